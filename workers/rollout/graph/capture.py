@@ -50,6 +50,8 @@ class Steps:
     def _step(self, rows: int, has_guesses: bool) -> Step:
         key = rows, has_guesses
         if key not in self._made:
+            lanes = self._lanes.count if has_guesses and self._lanes is not None else 1
+            self._ops.tune(self._weights, rows * lanes)
             plain = self._plain(rows, has_guesses)
             self._made[key] = self._captured(plain) if self._device.type == "cuda" else plain
         return self._made[key]

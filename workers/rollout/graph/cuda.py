@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.rollout.graph.compiled import Compiled, kept
+from workers.rollout.graph.made_once import Compiled, kept
 
 
 def reason_against() -> str:
@@ -101,7 +101,7 @@ def compiled(source: str, names: tuple[str, ...], architecture: str) -> Compiled
         "options": options,
         "compiler": [int(part) for part in checked(nvrtc.nvrtcVersion())],
     }
-    return kept(facts, lambda: _compile(source, headers, names, options))
+    return kept(facts, lambda: _compile(source, headers, names, options), Compiled)
 
 
 def _compile(source: str, headers: Mapping[str, str], names: tuple[str, ...], options: tuple[str, ...]) -> Compiled:

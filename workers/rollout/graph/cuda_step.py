@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,17 +15,20 @@ from workers.rollout.graph.cuda import Kernels
 from workers.rollout.graph.cuts import (
     CHUNK,
     GATE_RESIDENT,
+    GATE_WARPS,
     MANY_TILES,
     MAX_WARPS,
     RESIDENT,
     STAGED_BYTES,
     TILE,
-    cut_of,
-    many_cut_of,
+    Cut,
+    few_cuts,
+    many_cuts,
     tiles_of,
 )
-from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection
+from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
 from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, is_one_launch, pair, three
+from workers.rollout.graph.tuned import Key, Tuned, facts_of, microseconds
 
 SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12
@@ -31,6 +37,8 @@ MOST_RANK = 64
 """Of adapters that `gate_up` adds: `MOST_RANK` in matmul.cu."""
 MANY_WARPS = {True: 8, False: 12}
 """Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
+GATE_TILE = 8
+"""Columns of gate, and of up, in a tile of `gate_up`."""
 KINDS = {"silu": 0, "gelu_pytorch_tanh": 1}
 """Activations of a gate by their number in matmul.cu."""
 
@@ -46,6 +54,8 @@ class CudaOperations(TritonOperations):
         self._device = device
         self._parts = self.processors, shared_bytes_of(device)
         self._kernels: dict[str, Kernels] = {}
+        sources = [SOURCE, *sorted(SOURCE.parent.glob("*.cuh"))]
+        self._tuned = Tuned(facts_of(device) | {"sources": [sha256_of(path) for path in sources]})
         self._kernel("project<1, false>")
 
     def _kernel(self, name: str) -> Kernels:
@@ -58,6 +68,51 @@ class CudaOperations(TritonOperations):
         shape = -(-rows // 8), -(-columns // CHUNK), 8 * CHUNK
         return Inputs(torch.empty(shape, dtype=torch.bfloat16, device=device), rows)
 
+    def tune(self, weights: Weights, rows: int) -> None:
+        """Measure how the products of a step are divided best, unless that is known. Each layer's weights are read in
+        turn, as in a step, so none comes from a cache."""
+        calls: dict[Key, tuple[Sequence[Cut], list[Callable[[], Any]]]] = {}
+        for layer in weights.layers:
+            for key, cuts, call in self._products(layer, rows):
+                calls.setdefault(key, (cuts, []))[1].append(call)
+        for key, (cuts, work) in calls.items():
+            if not self._tuned.knows(key):
+                self._tuned.choose(key, cuts, partial(microseconds, work, self._device))
+
+    def _products(self, layer: Layer, rows: int) -> Iterator[tuple[Key, Sequence[Cut], Callable[[], Any]]]:
+        """The products of a layer: the key of each, how it may be divided, and a call of it."""
+        up, adapters = layer.gate_up, self.added_by_gate_up(rows, layer)
+        is_one = tiles_of(rows) < MANY_TILES and (adapters is not None or is_one_launch(up, layer.gate))
+        for one in (layer.qkv, layer.out, layer.down, *([] if is_one else [up])):
+            x = self.inputs(rows, one.matrices[0].shape[1], self._device)
+            yield *self._project_cuts(rows, one), partial(self.project, x, one)
+        if is_one:
+            x = self.inputs(rows, up.matrices[0].shape[1], self._device)
+            if adapters is not None:
+                x.inner = torch.zeros(rows, adapters.a.shape[0], device=self._device)
+            yield *self._gate_cuts(rows, up), partial(self.gate_up, x, up, layer.gate)
+
+    def _project_cuts(self, rows: int, projection: Projection) -> tuple[Key, Sequence[Cut]]:
+        matrices, adapters, tiles = projection.matrices, projection.adapters, tiles_of(rows)
+        inputs, is_dense = matrices[0].shape[1], matrices[0].absmax is None
+        extra = 0 if adapters is None else adapters.a.shape[0]
+        counts = sum(math.ceil(matrix.shape[0] / TILE) for matrix in matrices), math.ceil(extra / TILE)
+        if tiles < MANY_TILES:
+            limits = MAX_WARPS, RESIDENT[tiles]
+            cuts = few_cuts(counts, inputs, (TILE * 8 * tiles, 0), self.processors, limits, MAX_SPLITS)
+        else:
+            cuts = many_cuts(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS)
+        return ("project", tiles, math.ceil(rows / (8 * tiles)), *counts, inputs, int(is_dense)), cuts
+
+    def _gate_cuts(self, rows: int, projection: Projection) -> tuple[Key, Sequence[Cut]]:
+        (first, _), adapters, tiles = pair(projection), projection.adapters, tiles_of(rows)
+        (columns, inputs), is_dense = first.shape, first.absmax is None
+        rank = 0 if adapters is None else adapters.rank
+        limits = MAX_WARPS if is_dense or tiles > 1 else GATE_WARPS, GATE_RESIDENT
+        floats = TILE * 8 * tiles, TILE * rank
+        cuts = few_cuts((columns // GATE_TILE, 0), inputs, floats, self.processors, limits, 1)
+        return ("gate_up", tiles, columns, inputs, rank, int(is_dense)), cuts
+
     def project(self, x: Inputs, projection: Projection) -> Parts:
         rows, inputs = x.rows, projection.matrices[0].shape[1]
         columns, ends = projection.ends[-1], projection.ends
@@ -65,24 +120,23 @@ class CudaOperations(TritonOperations):
         extra = 0 if a is None else a.shape[0]
         matrices = projection.matrices
         is_dense, tiles = matrices[0].absmax is None, tiles_of(rows)
-        layers = math.ceil(rows / (8 * tiles))
         counts = sum(math.ceil(matrix.shape[0] / TILE) for matrix in matrices), math.ceil(extra / TILE)
+        key, cuts = self._project_cuts(rows, projection)
+        cut = self._tuned.of(key, lambda: cuts)
+        how: tuple[int, ...]
         if tiles < MANY_TILES:
-            kernel, floats = "project", TILE * 8 * tiles
-            across = sum(counts)
-            limits = MAX_WARPS[tiles], RESIDENT[tiles]
-            cut = cut_of(across * layers, inputs, floats, self.processors, limits, MAX_SPLITS)
-            shared = 4 * floats * cut.warps
+            kernel, layers = "project", 1
+            across, threads = sum(math.ceil(count / cut.tiles) for count in counts), 32 * cut.warps * cut.groups
+            shared, how = 4 * TILE * 8 * tiles * cut.tiles * cut.warps, (cut.chunks, cut.tiles, cut.warps)
         else:
-            kernel, shared = "project_many", STAGED_BYTES * tiles
-            cut = many_cut_of(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS)
-            across = sum(math.ceil(count / cut.warps) for count in counts)
+            kernel, shared, layers = "project_many", STAGED_BYTES * tiles, math.ceil(rows / (8 * tiles))
+            across, threads, how = sum(math.ceil(count / cut.warps) for count in counts), 32 * cut.warps, (cut.chunks,)
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
         name = f"{kernel}<{tiles}, {flag(is_dense)}>"
         self._kernel(name).launch(
             name,
             (across, layers, cut.splits),
-            32 * cut.warps,
+            threads,
             shared,
             x.data,
             *three([matrix.data for matrix in matrices]),
@@ -95,7 +149,7 @@ class CudaOperations(TritonOperations):
             extra,
             ends[0],
             ends[min(1, len(ends) - 1)],
-            cut.chunks,
+            *how,
         )
         return Parts(out, cut.splits, columns)
 
@@ -112,17 +166,17 @@ class CudaOperations(TritonOperations):
         first, up = pair(projection)
         columns, inputs = first.shape
         out = self.inputs(rows, columns, x.data.device)
-        floats = 2 * TILE * 8 * tiles
-        grid = columns // TILE, math.ceil(rows / (8 * tiles)), 1
-        limits = MAX_WARPS[tiles], GATE_RESIDENT
-        warps = cut_of(grid[0] * grid[1], inputs, floats, self.processors, limits, 1).warps
+        rank = 0 if adapters is None else adapters.rank
+        key, cuts = self._gate_cuts(rows, projection)
+        cut = self._tuned.of(key, lambda: cuts)
+        shared = TILE * 8 * tiles * cut.tiles * cut.warps + 2 * rank * 8 * (cut.tiles + tiles)
         name = f"gate_up<{tiles}, {flag(first.absmax is None)}, {KINDS[gate.name]}>"
         scales = [self.or_nothing(one.absmax) for one in (first, up)]
         self._kernel(name).launch(
             name,
-            grid,
-            32 * warps,
-            4 * floats * warps,
+            (math.ceil(columns / (GATE_TILE * cut.tiles)), 1, 1),
+            32 * cut.warps * cut.groups,
+            4 * shared,
             x.data,
             first.data,
             up.data,
@@ -134,7 +188,9 @@ class CudaOperations(TritonOperations):
             inputs,
             columns,
             0 if adapters is None else adapters.a.shape[0],
-            0 if adapters is None else adapters.rank,
+            rank,
+            cut.tiles,
+            cut.warps,
         )
         return out
 
@@ -143,6 +199,10 @@ class CudaOperations(TritonOperations):
 def shared_bytes_of(device: torch.device) -> int:
     """Shared memory of one multiprocessor."""
     return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def flag(value: bool) -> str:

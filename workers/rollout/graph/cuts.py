@@ -1,16 +1,26 @@
-"""How the products of a decode step are divided among a GPU's multiprocessors. (pure)"""
+"""How the products of a decode step are divided among a GPU's multiprocessors. (pure)
+
+A model of a multiprocessor's time puts the ways to divide a product into order. The first few are then measured on the
+card at hand (`tuned.py`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 TILE = 16
 """Columns per block of the CUDA kernels."""
 CHUNK = 256
 """Elements of K that a warp reads at a time."""
-MAX_WARPS = {1: 12, 2: 12}
-"""Most warps in a block whose warps share K, by its number of 8-row tiles."""
+MAX_WARPS = 12
+"""Most warps in a block of the kernels for few rows: `__launch_bounds__` in matmul.cu."""
+GATE_WARPS = 18
+"""The same of `gate_up` for NF4 and one tile of 8 rows, which needs fewer registers."""
+RANKED, SEVERAL = 5, 4
+"""How many cuts are measured: with one tile of weights in a block, and with several."""
 MAX_TILES = 8
 """Most 8-row tiles in a block: more do not fit into registers."""
 MANY_TILES = 4
@@ -40,12 +50,15 @@ the fastest measured."""
 
 @dataclass(frozen=True)
 class Cut:
-    """splits: blocks that share K; chunks: a block's part of K, in chunks; warps: in a block, which share those
-    chunks."""
+    """splits: blocks that share K; chunks: a block's part of K, in chunks; warps: that share those chunks, or with many
+    rows the tiles of weights; groups: of such warps in a block, with few rows, each with tiles of its own; tiles: of
+    weights in such a block."""
 
     splits: int
     chunks: int
     warps: int
+    groups: int = 1
+    tiles: int = 1
 
 
 def tiles_of(rows: int) -> int:
@@ -53,43 +66,64 @@ def tiles_of(rows: int) -> int:
     return min(MAX_TILES, 1 << (math.ceil(rows / 8) - 1).bit_length())
 
 
-def cut_of(blocks: int, inputs: int, floats: int, processors: int, warps: tuple[int, int], max_splits: int) -> Cut:
-    """The cut with which the busiest multiprocessor finishes first.
+@cache
+def few_cuts(
+    tiles: tuple[int, int],
+    inputs: int,
+    floats: tuple[int, int],
+    processors: int,
+    warps: tuple[int, int],
+    max_splits: int,
+) -> Sequence[Cut]:
+    """Cuts for few rows, those first with which the busiest multiprocessor should finish first.
 
-    blocks: without a split; inputs: K; floats: sums held by a warp; warps: most in a block, and most that fit into a
-    multiprocessor's registers.
+    tiles: of the weights and of the adapters, which never share a block; inputs: K; floats: in shared memory, a warp's
+    sums of a tile, and what else a tile needs; warps: most in a block, and most that fit into a multiprocessor's
+    registers.
     """
-    chunks, (most, held) = math.ceil(inputs / CHUNK), warps
-    best: tuple[float, Cut] | None = None
+    chunks, (most, held), blocks, (of_warp, _) = math.ceil(inputs / CHUNK), warps, sum(tiles), floats
+    ranked: dict[Cut, float] = {}
     for splits in range(1, min(max_splits, chunks) + 1):
         a_block = math.ceil(chunks / splits)
         busiest = math.ceil(blocks * splits / processors)
-        for count in range(1, min(most, a_block, SHARED_BYTES // (4 * floats)) + 1):
+        for count in range(1, min(most, a_block) + 1):
             rounds = math.ceil(a_block / count)
             resident = min(busiest, max(1, held // count))
             idle = max(1.0, BUSY_WARPS / (resident * count))
             waiting = math.ceil(busiest / resident) * rounds * ROUND_CYCLES
-            sums = floats * (busiest * count * MERGE_CYCLES + splits * blocks / TILE * PART_CYCLES)
+            sums = of_warp * (busiest * count * MERGE_CYCLES + splits * blocks / TILE * PART_CYCLES)
             cost = busiest * a_block * CHUNK_CYCLES * idle + waiting + sums
-            if best is None or cost < best[0]:
-                best = cost, Cut(math.ceil(chunks / a_block), a_block, count)
-    assert best is not None
-    return best[1]
+            ranked.setdefault(Cut(math.ceil(chunks / a_block), a_block, count), cost)
+    best = sorted(ranked, key=lambda cut: ranked[cut])[:RANKED]
+    return [*best, *_with_several_tiles(best[0], blocks, floats, processors, most)]
 
 
-def many_cut_of(
+def _with_several_tiles(best: Cut, blocks: int, floats: tuple[int, int], processors: int, most: int) -> list[Cut]:
+    """Cuts whose blocks, one to three for each multiprocessor, keep their part of x for all tiles of weights."""
+    warps = math.ceil(best.chunks / math.ceil(best.chunks / most))
+    found: list[Cut] = []
+    for resident in (1, 2, 3):
+        for groups in range(1, most // warps + 1):
+            tiles = math.ceil(blocks * best.splits / (resident * processors) / groups) * groups
+            cut = Cut(best.splits, best.chunks, warps, groups, tiles)
+            if tiles > groups and 4 * tiles * (floats[0] * warps + floats[1]) <= SHARED_BYTES and cut not in found:
+                found.append(cut)
+    return found[:SEVERAL]
+
+
+@cache
+def many_cuts(
     tiles: tuple[int, int], inputs: int, rows: int, most: int, processors: tuple[int, int], max_splits: int
-) -> Cut:
+) -> Sequence[Cut]:
     """The same for the kernel in which each warp of a block has a tile of 16 columns, and x is read once for all of
     them.
 
-    tiles: of the weights and of the adapters, which never share a block; most: warps in a block; processors: their
-    number, and the shared memory of one in bytes.
+    most: warps in a block; processors: their number, and the shared memory of one in bytes.
     """
     chunks, tall = math.ceil(inputs / CHUNK), tiles_of(rows)
     layers = math.ceil(rows / (8 * tall))
     fitting = max(1, processors[1] // (STAGED_BYTES * tall))
-    best: tuple[float, Cut] | None = None
+    ranked: dict[Cut, float] = {}
     for warps in range(1, most + 1):
         blocks = sum(math.ceil(count / warps) for count in tiles) * layers
         resident = min(fitting, max(1, RESIDENT[tall] // warps))
@@ -100,10 +134,8 @@ def many_cut_of(
             a_chunk = max(warps * MANY_CYCLES * tall / MAX_TILES * idle, tall * COPY_CYCLES)
             waiting = math.ceil(busiest / resident) * a_block * MANY_ROUND_CYCLES
             cost = busiest * a_block * a_chunk + waiting + splits * sum(tiles) * rows * PART_CYCLES
-            if best is None or cost < best[0]:
-                best = cost, Cut(math.ceil(chunks / a_block), a_block, warps)
-    assert best is not None
-    return best[1]
+            ranked.setdefault(Cut(math.ceil(chunks / a_block), a_block, warps), cost)
+    return sorted(ranked, key=lambda cut: ranked[cut])[:RANKED]
 
 
 @dataclass(frozen=True)

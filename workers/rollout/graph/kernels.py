@@ -337,6 +337,7 @@ def _group_of(
     row,
     key_head,
     position,
+    is_used,
     has_new,
     cos,
     sin,
@@ -365,19 +366,20 @@ def _group_of(
     HAS_BIAS: tl.constexpr,
 ):
     """What a row's token has for one head of keys, [MEMBERS, WIDTH] in bfloat16: the queries of this head, normed and
-    rotated, then its key, normed and rotated, then its value; the last two only if `has_new`, or else zeros."""
+    rotated, then its key, normed and rotated, then its value; the last two only if `has_new`, or else zeros. Reads
+    nothing unless `is_used`."""
     group: tl.constexpr = HEADS // KEY_HEADS
     of_values: tl.constexpr = 0 if VALUES_ARE_KEYS else 1
     members, lanes = tl.arange(0, MEMBERS)[:, None], tl.arange(0, WIDTH)[None, :]
     is_query, is_key, is_value = members < group, members == group, members == group + 1
     of_new = HEADS + key_head + tl.where(is_value, of_values * KEY_HEADS, 0)
     columns = tl.where(is_query, key_head * group + members, of_new) * DIM + lanes
-    inside = (is_query | ((is_key | is_value) & has_new)) & (lanes < DIM)
+    inside = (is_query | ((is_key | is_value) & has_new)) & (lanes < DIM) & is_used
     x = _sum_of(parts, row, columns, inside, num_rows, N + R, SPLITS)
     if RANK > 0:
         added = tl.zeros((MEMBERS, WIDTH), tl.float32)
         for rank in tl.static_range(RANK):
-            t = _sum_of(parts + N, row, rank, True, num_rows, N + R, SPLITS)
+            t = _sum_of(parts + N, row, rank, is_used, num_rows, N + R, SPLITS)
             if not FUSED:
                 of_key = _sum_of(parts + N, row, RANK + rank, has_new, num_rows, N + R, SPLITS)
                 of_value = of_key
@@ -467,6 +469,7 @@ def rope_write(
         key_head,
         position,
         True,
+        True,
         cos,
         sin,
         partner,
@@ -505,6 +508,61 @@ def rope_write(
 def _capped(x, cap):
     """cap * tanh(x / cap)"""
     return cap * (1.0 - 2.0 / (tl.exp(x * (2.0 / cap)) + 1.0))
+
+
+@triton.jit
+def _keys_and_values(
+    keys,
+    values,
+    table,
+    row,
+    key_head,
+    at,
+    end,
+    cache_length,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """Of the tokens from `at` on that lie before `end`, [WIDTH, BLOCK] and [BLOCK, WIDTH]; zeros for the others."""
+    lanes = tl.arange(0, WIDTH)
+    places = at + tl.arange(0, BLOCK)
+    inside = places < end
+    is_key, is_value = inside[None, :], inside[:, None]
+    if DIM != WIDTH:
+        is_key, is_value = is_key & (lanes < DIM)[:, None], is_value & (lanes < DIM)[None, :]
+    if PAGE == 0:
+        offset = ((row * KEY_HEADS + key_head).to(tl.int64) * cache_length + places) * DIM
+    elif WINDOW == 0:
+        # Of a block without a token, the row's last page: there is none for what lies behind its cache.
+        first = tl.minimum(at, cache_length - BLOCK)
+        offset = (_place_of(row, key_head, first, table, cache_length, KEY_HEADS, PAGE) + tl.arange(0, BLOCK)) * DIM
+    else:  # windows begin anywhere, so a block may lie in two pages
+        page = tl.load(table + row * (cache_length // PAGE) + places // PAGE, mask=inside, other=0)
+        offset = ((page * KEY_HEADS + key_head).to(tl.int64) * PAGE + places % PAGE) * DIM
+    k = tl.load(keys + offset[None, :] + lanes[:, None], mask=is_key, other=0.0)
+    v = tl.load(values + offset[:, None] + lanes[None, :], mask=is_value, other=0.0)
+    return k, v
+
+
+@triton.jit
+def _attended(q, k, v, at, end, top, total, acc, scale, cap, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest scores, the sums of weights and of weighted values, [GROUP], [GROUP] and [GROUP, WIDTH], with these
+    keys and values too."""
+    inside = at + tl.arange(0, BLOCK) < end
+    scores = tl.dot(q, k) * scale
+    if HAS_CAP:
+        scores = _capped(scores, cap)
+    scores = tl.where(inside[None, :], scores, -1e30)
+    above = tl.maximum(top, tl.max(scores, 1))
+    shrink = tl.exp(top - above)
+    weights = tl.where(inside[None, :], tl.exp(scores - above[:, None]), 0.0)
+    total = total * shrink + tl.sum(weights, 1)
+    acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
+    return above, total, acc
 
 
 @triton.jit
@@ -573,6 +631,7 @@ def attend(
     HAS_BIAS: tl.constexpr,
     FRAGMENTS: tl.constexpr,
     ROTATES: tl.constexpr,
+    AHEAD: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Attention of one token per row over the keys up to its position, or the last WINDOW of them, [M, HEADS * DIM] in
@@ -585,7 +644,8 @@ def attend(
 
     ROTATES: every program norms and rotates its queries itself, and the one whose portion ends with the row's own
     token makes its key and value, and writes them into the caches: none reads there what this launch writes. Otherwise
-    `rope_write` has done so, and `query` is [M, HEADS, DIM].
+    `rope_write` has done so, and `query` is [M, HEADS, DIM]. AHEAD: the first keys and values are read before the
+    kernels that run are done; only with ROTATES, where they are from earlier steps.
 
     WIDTH: lanes of a head, of which the first DIM are there, and the first ROTATED are rotated. MEMBERS: the heads of
     queries for a head of keys and two more, as a power of two; GROUP: the same, but as many as the tensor cores need.
@@ -611,6 +671,10 @@ def attend(
     if ROTATES:
         cos, sin, partner = _turns(rope, position, rope_length, WIDTH, ROTATED, HAS_ROPE, INTERLEAVED)
         of_norms = _norm_weights(q_norm, k_norm, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, NORM, PLUS_ONE)
+    if AHEAD:
+        k, v = _keys_and_values(
+            keys, values, table, row, key_head, begin, end, cache_length, KEY_HEADS, DIM, WIDTH, WINDOW, BLOCK, PAGE
+        )
     _begin(CHAINED)
     if ROTATES:
         x = _group_of(
@@ -621,6 +685,7 @@ def attend(
             row,
             key_head,
             position,
+            begin <= position,
             has_new,
             cos,
             sin,
@@ -665,35 +730,14 @@ def attend(
     top = tl.where(has_new, tl.sum(tl.where(of_new_key, own, 0.0), 1), -1e30)
     total = tl.zeros((GROUP,), tl.float32) + tl.where(has_new, 1.0, 0.0)
     acc = tl.zeros((GROUP, WIDTH), tl.float32) + tl.sum(tl.where(is_new_value, x, 0.0).to(tl.float32), 0)[None, :]
-    base = (row * KEY_HEADS + key_head).to(tl.int64) * cache_length * DIM
-    if PAGE > 0:
-        base = base * 0
+    if AHEAD:
+        top, total, acc = _attended(q, k, v, begin, end, top, total, acc, scale, cap, HAS_CAP, BLOCK)
+        begin += BLOCK
     for at in range(begin, end, BLOCK):
-        places = at + tl.arange(0, BLOCK)
-        inside = places < end
-        is_key, is_value = inside[None, :], inside[:, None]
-        if DIM != WIDTH:
-            is_key, is_value = is_key & is_lane[:, None], is_value & is_lane[None, :]
-        if PAGE == 0:
-            offset = places * DIM
-        elif WINDOW == 0:
-            base = _place_of(row, key_head, at, table, cache_length, KEY_HEADS, PAGE) * DIM
-            offset = tl.arange(0, BLOCK) * DIM
-        else:  # windows begin anywhere, so a block may lie in two pages
-            page = tl.load(table + row * (cache_length // PAGE) + places // PAGE, mask=inside, other=0)
-            offset = ((page * KEY_HEADS + key_head).to(tl.int64) * PAGE + places % PAGE) * DIM
-        k = tl.load(keys + base + offset[None, :] + lanes[:, None], mask=is_key, other=0.0)
-        scores = tl.dot(q, k) * scale
-        if HAS_CAP:
-            scores = _capped(scores, cap)
-        scores = tl.where(inside[None, :], scores, -1e30)
-        above = tl.maximum(top, tl.max(scores, 1))
-        shrink = tl.exp(top - above)
-        weights = tl.where(inside[None, :], tl.exp(scores - above[:, None]), 0.0)
-        total = total * shrink + tl.sum(weights, 1)
-        v = tl.load(values + base + offset[:, None] + lanes[None, :], mask=is_value, other=0.0)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
-        top = above
+        k, v = _keys_and_values(
+            keys, values, table, row, key_head, at, end, cache_length, KEY_HEADS, DIM, WIDTH, WINDOW, BLOCK, PAGE
+        )
+        top, total, acc = _attended(q, k, v, at, end, top, total, acc, scale, cap, HAS_CAP, BLOCK)
     of_group = key_head * group + tl.arange(0, GROUP)
     is_real = tl.arange(0, GROUP) < group
     is_real_lane = is_real[:, None] & is_lane[None, :]

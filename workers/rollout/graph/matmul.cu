@@ -2,8 +2,8 @@
 //
 // A weight never leaves registers: each lane reads whole blocks of 64 of the rows that it holds in the tensor cores'
 // fragment, and because a sum does not mind its order, those 64 need not be moved to other lanes. With few rows of x, warps of
-// a block share K; with many, reading x would cost more than reading W, so they share x instead. Blocks may share K too, and
-// all sums are in a fixed order.
+// a block share K, and keep their part of x in registers for several tiles of weights; with many, reading x would cost more than
+// reading W, so they share x instead. Blocks may share K too, and all sums are in a fixed order.
 
 #include "weights.cuh"
 
@@ -56,49 +56,41 @@ struct FromShared {
     __device__ __forceinline__ uint4 read(int j, int eighth) const { return chunk[(j * 8 + eighth) * 32 + (threadIdx.x & 31)]; }
 };
 
-// Adds the products of MT tiles of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
-template <int MT, int NT, class X>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<false> (*w)[2], const X& x) {
-    Decoder<NT> decoders[MT][2];
+// Adds the products of a tile of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
+template <int NT, class X>
+__device__ __forceinline__ void multiply(float (*acc)[4], const Block<false>* w, const X& x) {
+    Decoder<NT> decoders[2];
 #pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) decoders[i][r].prepare(w[i][r].scale);
+    for (int r = 0; r < 2; r++) decoders[r].prepare(w[r].scale);
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
 #pragma unroll
         for (int j = 0; j < NT; j++) b[j] = x.read(j, eighth);
+        u32 low = word(w[0].codes[eighth >> 2], eighth & 3), high = word(w[1].codes[eighth >> 2], eighth & 3);
 #pragma unroll
-        for (int i = 0; i < MT; i++) {
-            u32 low = word(w[i][0].codes[eighth >> 2], eighth & 3), high = word(w[i][1].codes[eighth >> 2], eighth & 3);
+        for (int half = 0; half < 2; half++) {
+            u32 a[4] = {decoders[0].pair(low, 2 * half), decoders[1].pair(high, 2 * half),
+                        decoders[0].pair(low, 2 * half + 1), decoders[1].pair(high, 2 * half + 1)};
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                u32 a[4] = {decoders[i][0].pair(low, 2 * half), decoders[i][1].pair(high, 2 * half),
-                            decoders[i][0].pair(low, 2 * half + 1), decoders[i][1].pair(high, 2 * half + 1)};
-#pragma unroll
-                for (int j = 0; j < NT; j++) mma(acc[i][j], a, half ? b[j].z : b[j].x, half ? b[j].w : b[j].y);
-            }
+            for (int j = 0; j < NT; j++) mma(acc[j], a, half ? b[j].z : b[j].x, half ? b[j].w : b[j].y);
         }
     }
 }
 
-template <int MT, int NT, class X>
-__device__ __forceinline__ void multiply(float (*acc)[NT][4], const Block<true> (*w)[2], const X& x) {
+template <int NT, class X>
+__device__ __forceinline__ void multiply(float (*acc)[4], const Block<true>* w, const X& x) {
 #pragma unroll
     for (int eighth = 0; eighth < 8; eighth++) {
         uint4 b[NT];
 #pragma unroll
         for (int j = 0; j < NT; j++) b[j] = x.read(j, eighth);
+        const uint4 &low = w[0].values[eighth], &high = w[1].values[eighth];
+        u32 a[4] = {low.x, high.x, low.y, high.y}, next[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
-        for (int i = 0; i < MT; i++) {
-            const uint4 &low = w[i][0].values[eighth], &high = w[i][1].values[eighth];
-            u32 a[4] = {low.x, high.x, low.y, high.y}, next[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                mma(acc[i][j], a, b[j].x, b[j].y);
-                mma(acc[i][j], next, b[j].z, b[j].w);
-            }
+        for (int j = 0; j < NT; j++) {
+            mma(acc[j], a, b[j].x, b[j].y);
+            mma(acc[j], next, b[j].z, b[j].w);
         }
     }
 }
@@ -110,67 +102,101 @@ struct Rows {
     int first, count;  // rows at and after `count` are not there
 };
 
-template <int MT, bool DENSE>
-__device__ __forceinline__ void load(Block<DENSE> (*w)[2], const Rows* rows, int block, int end, int blocks) {
+// A tile of 16 weight rows: the eight of each half. Rows at and after `count` are not there.
+struct Halves {
+    const void* weight[2];
+    const float* scales[2];
+    int first[2], count;
+};
+
+__device__ __forceinline__ Halves halves_of(const Rows& rows) {
+    return {{rows.weight, rows.weight}, {rows.scales, rows.scales}, {rows.first, rows.first + 8}, rows.count};
+}
+
+template <bool DENSE>
+__device__ __forceinline__ void load(Block<DENSE>* w, const Halves& rows, int block, int end, int blocks) {
     int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int row = rows[i].first + g + 8 * r;
-            if (block < end && row < rows[i].count)
-                w[i][r].load(rows[i].weight, rows[i].scales, row, block, blocks);
-            else
-                w[i][r].clear();
-        }
+    for (int r = 0; r < 2; r++) {
+        int row = rows.first[r] + g;
+        if (block < end && row < rows.count)
+            w[r].load(rows.weight[r], rows.scales[r], row, block, blocks);
+        else
+            w[r].clear();
+    }
 }
 
-// This warp's part of the blocks begin to end of K, for MT tiles. The next chunk's weights are on their way while this
-// one's are multiplied.
-template <int MT, int NT, bool DENSE>
-__device__ __forceinline__ void accumulate(float (*acc)[NT][4], const Rows* rows, const uint4* x, int tile, int M, int K,
-                                           int begin, int end) {
-    int t = threadIdx.x & 3, stride = (blockDim.x >> 5) * 4, blocks = K >> 6, tiles = (M + 7) >> 3;
-    int block = begin + (threadIdx.x >> 5) * 4 + t;
+// The same chunk of x for several tiles of weights.
+template <int NT>
+struct FromRegisters {
+    const uint4 (&held)[NT][8];
+
+    __device__ __forceinline__ uint4 read(int j, int eighth) const { return held[j][eighth]; }
+};
+
+// The products of `count` tiles of weights with at most 8 NT rows of x, over the blocks begin to end of K. The block's warps are
+// groups of `sharing`, which share K; each group takes every so many tiles, and the next weights are on their way while those
+// before them are multiplied. The sums of member w for element (row, m) of tile i are put at sums[i][w][row][m], [count][sharing]
+// [16][8 NT].
+template <int NT, bool DENSE, class Tiles>
+__device__ __forceinline__ void accumulate(float* sums, const Tiles& tiles, int count, int sharing, const uint4* x, int M,
+                                           int K, int begin, int end) {
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warp = threadIdx.x >> 5;
+    int member = warp % sharing, groups = (blockDim.x >> 5) / sharing, i = warp / sharing;
+    int blocks = K >> 6, first = begin + member * 4 + t, block = first, held = -1;
     end = min(end, blocks);
+    bool is_there = first - t < end && i < count;
     let_next_begin();
-    if (!DENSE && NT == 1) {
-        if (threadIdx.x < 16) levels()[threadIdx.x] = LEVELS[threadIdx.x];
-        __syncthreads();
-    }
-    Block<DENSE> w[MT][2];
-    if (block - t < end) load<MT, DENSE>(w, rows, block, end, blocks);
+    if (!DENSE) fill_pairs();
+    Block<DENSE> w[2];
+    if (is_there) load<DENSE>(w, tiles.at(i), block, end, blocks);
     wait_for_previous();
-    for (; block - t < end; block += stride) {
-        Block<DENSE> next[MT][2];
-        if (!DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
+    uint4 rows[NT][8];
+    float acc[NT][4] = {};
+    while (is_there) {
+        bool is_last = block - t + sharing * 4 >= end;
+        int next_i = is_last ? i + groups : i, next_block = is_last ? first : block + sharing * 4;
+        Block<DENSE> next[2];
+        is_there = next_i < count;
+        if (!DENSE && is_there) load<DENSE>(next, tiles.at(next_i), next_block, end, blocks);
         __syncwarp();
-        multiply<MT, NT>(acc, w, FromGlobal{x, tile, tiles, block, blocks});
-        if (DENSE) load<MT, DENSE>(next, rows, block + stride, end, blocks);
+        FromGlobal from{x, 0, (M + 7) >> 3, block, blocks};
+        if (DENSE) {  // whose weights leave no registers for x
+            multiply<NT>(acc, w, from);
+        } else {
+            if (block != held) {
 #pragma unroll
-        for (int i = 0; i < MT; i++) w[i][0] = next[i][0], w[i][1] = next[i][1];
+                for (int at = 0; at < 8 * NT; at++) rows[at % NT][at / NT] = from.read(at % NT, at / NT);
+                held = block;
+            }
+            multiply<NT>(acc, w, FromRegisters<NT>{rows});
+        }
+        if (DENSE && is_there) load<DENSE>(next, tiles.at(next_i), next_block, end, blocks);
+        if (is_last) {
+            float* to = sums + (long)(i * sharing + member) * 16 * 8 * NT;
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    to[((g + (c >> 1) * 8) * NT + j) * 8 + 2 * t + (c & 1)] = acc[j][c];
+                    acc[j][c] = 0.0f;
+                }
+        }
+        w[0] = next[0], w[1] = next[1];
+        i = next_i, block = next_block;
     }
+    if (first - t >= end)  // the last blocks of K may be fewer than warps
+        for (; i < count; i += groups)
+            for (int at = lane; at < 16 * 8 * NT; at += 32) sums[(long)(i * sharing + member) * 16 * 8 * NT + at] = 0.0f;
+    __syncthreads();
 }
 
-// Sum over the block's warps: value(i, row, m) of tile i is then in `shared`, [MT][16][8 NT].
-template <int MT, int NT>
-__device__ __forceinline__ void reduce(float (*acc)[NT][4], float* shared) {
-    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-    const int size = MT * 16 * NT * 8;
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                shared[warp * size + ((i * 16 + g + (c >> 1) * 8) * NT + j) * 8 + 2 * t + (c & 1)] = acc[i][j][c];
-    __syncthreads();
-    for (int at = threadIdx.x; at < size; at += blockDim.x) {
-        float total = 0.0f;
-        for (int w = 0; w < warps; w++) total += shared[w * size + at];
-        shared[at] = total;
-    }
-    __syncthreads();
+// Element `at` of [16][8 NT] of a tile, over its warps.
+template <int NT>
+__device__ __forceinline__ float summed(const float* sums, int tile, int sharing, int at) {
+    float total = 0.0f;
+    for (int w = 0; w < sharing; w++) total += sums[(long)(tile * sharing + w) * 16 * 8 * NT + at];
+    return total;
 }
 
 // Tiles of 16 rows of up to three weights side by side, which end at end0, end1 and N. No tile belongs to two of them.
@@ -189,30 +215,55 @@ __device__ __forceinline__ Rows rows_of(int tile, int* column, const void* w0, c
     return {segment == 0 ? w0 : segment == 1 ? w1 : w2, segment == 0 ? s0 : segment == 1 ? s1 : s2, first, end - begin};
 }
 
-// out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows.
+// Tiles of weights side by side, from `first` on.
+struct Columns {
+    const void *w0, *w1, *w2;
+    const float *s0, *s1, *s2;
+    int first, N, end0, end1;
+
+    __device__ __forceinline__ Rows rows(int i, int* column) const {
+        return rows_of(first + i, column, w0, w1, w2, s0, s1, s2, N, end0, end1);
+    }
+
+    __device__ __forceinline__ Halves at(int i) const {
+        int column;
+        return halves_of(rows(i, &column));
+    }
+};
+
+// Tiles of one weight, from `first` on.
+struct Whole {
+    const void* weight;
+    int first, count;
+
+    __device__ __forceinline__ Halves at(int i) const { return halves_of(Rows{weight, nullptr, (first + i) * 16, count}); }
+};
+
+// out[split, m, n]: up to three weights side by side, which end at end0, end1 and N, then x A^T of R adapter rows. A block has
+// `most` tiles, of weights or of adapters.
 template <int NT, bool DENSE>
 __global__ void __launch_bounds__(384) project(const uint4* x, const void* w0, const void* w1, const void* w2,
                                                const float* s0, const float* s1, const float* s2, const void* lora_a,
                                                float* out, int M, int K, int N, int R, int end0, int end1,
-                                               int chunks) {
-    extern __shared__ float shared[];
-    float acc[1][NT][4] = {};
-    int m0 = blockIdx.y * 8 * NT, width = N + R, column, left;
-    int from = blockIdx.z * chunks * 4, to = from + chunks * 4, adapter = blockIdx.x - tiles_of(N, end0, end1);
-    if (adapter < 0) {
-        Rows rows = rows_of(blockIdx.x, &column, w0, w1, w2, s0, s1, s2, N, end0, end1);
-        left = rows.count - rows.first;
-        accumulate<1, NT, DENSE>(acc, &rows, x, m0 >> 3, M, K, from, to);
-    } else {
-        Rows rows = {lora_a, s0, adapter * 16, R};
-        column = N + adapter * 16, left = R - adapter * 16;
-        accumulate<1, NT, true>(acc, &rows, x, m0 >> 3, M, K, from, to);
-    }
-    reduce<1, NT>(acc, shared);
+                                               int chunks, int most, int sharing) {
+    extern __shared__ float sums[];
+    int width = N + R, all = tiles_of(N, end0, end1), of_weights = (all + most - 1) / most;
+    int from = blockIdx.z * chunks * 4, to = from + chunks * 4, adapter = blockIdx.x - of_weights;
+    int first = (adapter < 0 ? blockIdx.x : adapter) * most, count = min(most, (adapter < 0 ? all : (R + 15) >> 4) - first);
+    Columns columns{w0, w1, w2, s0, s1, s2, first, N, end0, end1};
+    if (adapter < 0)
+        accumulate<NT, DENSE>(sums, columns, count, sharing, x, M, K, from, to);
+    else
+        accumulate<NT, true>(sums, Whole{lora_a, first, R}, count, sharing, x, M, K, from, to);
     out += (long)blockIdx.z * M * width;
-    for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
-        int n = at % 16, m = at / 16;
-        if (m0 + m < M && n < left) out[(long)(m0 + m) * width + column + n] = shared[n * 8 * NT + m];
+    for (int at = threadIdx.x; at < count * 16 * 8 * NT; at += blockDim.x) {
+        int n = at % 16, m = at / 16 % (8 * NT), i = at / (16 * 8 * NT), column = N + (first + i) * 16;
+        int left = R - (first + i) * 16;
+        if (adapter < 0) {
+            Rows rows = columns.rows(i, &column);
+            left = rows.count - rows.first;
+        }
+        if (m < M && n < left) out[(long)m * width + column + n] = summed<NT>(sums, i, sharing, n * 8 * NT + m);
     }
 }
 
@@ -227,31 +278,48 @@ const int MOST_RANK = 64;
 
 __device__ __forceinline__ float widened(u16 value) { return __uint_as_float((u32)value << 16); }
 
-// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x. With adapters of a rank that is not 0, inner is
-// their scaled x A^T, [M, R], of which the last `rank` columns belong to up, and lora_b their B, [rank, 2 N].
-template <int NT, bool DENSE, int KIND>
-__global__ void __launch_bounds__(384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
-                                               const float* up_scales, const float* inner, const u16* lora_b, u16* out, int M,
-                                               int K, int N, int R, int rank) {
-    extern __shared__ float shared[];
-    __shared__ u16 own_b[2][MOST_RANK][16];
-    float acc[2][NT][4] = {};
-    int first = blockIdx.x * 16, m0 = blockIdx.y * 8 * NT;
-    for (int at = threadIdx.x; at < 2 * 16 * rank; at += blockDim.x) {  // seen by all after `reduce`
-        int n = at % 16, r = at / 16 % rank, side = at / (16 * rank);
-        own_b[side][r][n] = lora_b[(long)r * 2 * N + side * N + first + n];
+// Tiles of eight rows of gate and the same of up, from `first` on.
+struct Pairs {
+    const void *gate, *up;
+    const float *gate_scales, *up_scales;
+    int first, count;
+
+    __device__ __forceinline__ Halves at(int i) const {
+        int row = (first + i) * 8;
+        return {{gate, up}, {gate_scales, up_scales}, {row, row}, count};
     }
-    Rows rows[2] = {{gate, gate_scales, first, N}, {up, up_scales, first, N}};
-    accumulate<2, NT, DENSE>(acc, rows, x, m0 >> 3, M, K, 0, K);
-    reduce<2, NT>(acc, shared);
-    for (int at = threadIdx.x; at < 16 * 8 * NT; at += blockDim.x) {
-        int n = at % 16, m = at / 16;
-        if (m0 + m >= M) continue;
-        float g = shared[n * 8 * NT + m], u = shared[(16 + n) * 8 * NT + m];
-        const float* t = inner + (long)(m0 + m) * R;
-        for (int r = 0; r < rank; r++) g += t[r] * widened(own_b[0][r][n]), u += t[R - rank + r] * widened(own_b[1][r][n]);
+};
+
+// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x. With adapters of a rank that is not 0, inner is
+// their scaled x A^T, [M, R], of which the last `rank` columns belong to up, and lora_b their B, [rank, 2 N]. A block has `most`
+// tiles of eight columns. Its shared memory: sums, then the columns of B, [most][2][rank][8], and inner, [8 NT][2 rank].
+template <int NT, bool DENSE, int KIND>
+__global__ void __launch_bounds__(NT == 1 && !DENSE ? 576 : 384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
+                                               const float* up_scales, const float* inner, const u16* lora_b, u16* out, int M,
+                                               int K, int N, int R, int rank, int most, int sharing) {
+    extern __shared__ float sums[];
+    int first = blockIdx.x * most, count = min(most, (N >> 3) - first);
+    float *own_b = sums + most * sharing * 16 * 8 * NT, *own_inner = own_b + most * 2 * rank * 8;
+    for (int at = threadIdx.x; at < count * 2 * rank * 8; at += blockDim.x) {  // seen by all after `accumulate`
+        int n = at % 8, r = at / 8 % rank, side = at / (8 * rank) % 2, i = at / (16 * rank);
+        own_b[at] = widened(lora_b[(long)r * 2 * N + side * N + (first + i) * 8 + n]);
+    }
+    accumulate<NT, DENSE>(sums, Pairs{gate, up, gate_scales, up_scales, first, N}, count, sharing, x, M, K, 0, K);
+    if (rank) {
+        for (int at = threadIdx.x; at < M * 2 * rank; at += blockDim.x) {
+            int r = at % (2 * rank), m = at / (2 * rank);
+            own_inner[at] = inner[m * R + (r < rank ? r : R - 2 * rank + r)];
+        }
+        __syncthreads();
+    }
+    for (int at = threadIdx.x; at < count * 8 * 8 * NT; at += blockDim.x) {
+        int n = at % 8, m = at / 8 % (8 * NT), i = at / (8 * 8 * NT);
+        if (m >= M) continue;
+        float g = summed<NT>(sums, i, sharing, n * 8 * NT + m), u = summed<NT>(sums, i, sharing, (8 + n) * 8 * NT + m);
+        const float *t = own_inner + m * 2 * rank, *b = own_b + i * 2 * rank * 8 + n;
+        for (int r = 0; r < rank; r++) g += t[r] * b[r * 8], u += t[rank + r] * b[(rank + r) * 8];
         float found = rounded(activation<KIND>(rounded(g))) * rounded(u);
-        out[place(m0 + m, first + n, N)] = (u16)(pack(found, found) & 0xffff);
+        out[place(m, (first + i) * 8 + n, N)] = (u16)(pack(found, found) & 0xffff);
     }
 }
 
@@ -276,13 +344,14 @@ __device__ __forceinline__ void stage(uint4* to, const uint4* x, int tile, int t
 
 // A tile of 16 weight rows for each warp, all over the chunks begin to end of the same x.
 template <int NT, bool DENSE>
-__device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, const uint4* x, uint4* staged, int tile, int M,
+__device__ __forceinline__ void share(float (*acc)[4], const Rows& rows, const uint4* x, uint4* staged, int tile, int M,
                                       int K, int begin, int end) {
     int t = threadIdx.x & 3, blocks = K >> 6, tiles = (M + 7) >> 3;
     end = min(end, (blocks + 3) >> 2);
-    Block<DENSE> w[1][2];
+    Halves halves = halves_of(rows);
+    Block<DENSE> w[2];
     let_next_begin();
-    if (begin < end) load<1, DENSE>(w, &rows, begin * 4 + t, blocks, blocks);
+    if (begin < end) load<DENSE>(w, halves, begin * 4 + t, blocks, blocks);
     wait_for_previous();
     if (begin < end) stage<NT>(staged, x, tile, tiles, begin, blocks);
     for (int chunk = begin; chunk < end; chunk++) {
@@ -291,12 +360,12 @@ __device__ __forceinline__ void share(float (*acc)[NT][4], const Rows& rows, con
         __syncthreads();  // this chunk is there for all, and the one before it has been read by all
         bool is_last = chunk + 1 == end;
         if (!is_last) stage<NT>(later, x, tile, tiles, chunk + 1, blocks);
-        Block<DENSE> next[1][2];
-        if (!DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
-        multiply<1, NT>(acc, w, FromShared{now});
-        if (DENSE && !is_last) load<1, DENSE>(next, &rows, chunk * 4 + 4 + t, blocks, blocks);
+        Block<DENSE> next[2];
+        if (!DENSE && !is_last) load<DENSE>(next, halves, chunk * 4 + 4 + t, blocks, blocks);
+        multiply<NT>(acc, w, FromShared{now});
+        if (DENSE && !is_last) load<DENSE>(next, halves, chunk * 4 + 4 + t, blocks, blocks);
         if (is_last) break;
-        w[0][0] = next[0][0], w[0][1] = next[0][1];
+        w[0] = next[0], w[1] = next[1];
     }
 }
 
@@ -326,15 +395,15 @@ __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     out += (long)blockIdx.z * M * width;
     // Each has sums of its own: shared, they cost the other a sixth of its time.
     if (is_adapter) {
-        float acc[1][NT][4] = {};
+        float acc[NT][4] = {};
         share<NT, true>(acc, Rows{lora_a, s0, tile * 16, R}, x, staged, m0 >> 3, M, K, from, to);
-        put<NT>(out, acc[0], N + tile * 16, m0, M, width, width);
+        put<NT>(out, acc, N + tile * 16, m0, M, width, width);
     } else {
-        float acc[1][NT][4] = {};
+        float acc[NT][4] = {};
         Rows rows = {w0, s0, 0, 0};
         int column = 0;
         if (tile < tiles) rows = rows_of(tile, &column, w0, w1, w2, s0, s1, s2, N, end0, end1);
         share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
-        put<NT>(out, acc[0], column, m0, M, column + rows.count - rows.first, width);
+        put<NT>(out, acc, column, m0, M, column + rows.count - rows.first, width);
     }
 }

@@ -26,6 +26,9 @@ Parts = Any
 class Operations(Protocol):
     """The building blocks of a step. residual: the residual stream, [M, hidden] in `weights.stream`."""
 
+    def tune(self, weights: Weights, rows: int) -> None:
+        """Prepare for steps of so many rows. It launches kernels, so none may be being captured."""
+
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype; the residual stream starts from it."""
 
@@ -96,6 +99,9 @@ def lookup_step(
 
 class TorchOperations:
     """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
+
+    def tune(self, weights: Weights, rows: int) -> None:
+        """PyTorch chooses for itself."""
 
     def guess(self, lanes: Lanes, state: State, rows: int) -> None:
         guess(lanes, state, rows)

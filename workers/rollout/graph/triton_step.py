@@ -21,6 +21,8 @@ from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
 VOCABULARY_TILE = 4096
+MOST_AHEAD = 128
+"""Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
 
 
 @dataclass
@@ -57,6 +59,9 @@ class TritonOperations:
         self.nothing = torch.zeros(1, device=device)
         self.no_words = torch.zeros(1, dtype=torch.int32, device=device)
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
+
+    def tune(self, weights: Weights, rows: int) -> None:
+        """The sizes decide."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """Neither this nor `draw` is chained, so everything before a step is done when its first kernels begin."""
@@ -249,6 +254,7 @@ class TritonOperations:
             BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
             FRAGMENTS=self.fragments,
             ROTATES=is_one,
+            AHEAD=is_one and width <= MOST_AHEAD,
             **({} if width <= 128 else {"num_stages": 2}),
             **common,
         )

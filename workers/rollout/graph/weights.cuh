@@ -41,7 +41,7 @@ __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {
 }
 
 // Weights of a block of 64 as the trainer computes with them: level times scale in float32, then rounded. `pair` gives two
-// neighbours, the codes of byte `at` of a word. Which way is faster was measured: for one tile of 8 rows of x a look-up in
+// neighbours, the codes of byte `at` of a word. Which way is faster was measured: for up to two tiles of 8 rows of x a look-up in
 // shared memory; for more tiles it waits, because x is read from there too, and the following needs none.
 //
 // The 16 values that the block can have are made in registers: their low bytes and their high bytes, four a register. A code
@@ -70,24 +70,40 @@ struct Decoder {
     }
 };
 
-// The levels. Sixteen floats lie in as many banks, so lanes that look up different ones do not wait.
-__device__ __forceinline__ float* levels() {
-    __shared__ float found[16];
+// The levels of both codes of each byte, [256][16]: a copy for each lane of half a warp, so that lanes that look up different
+// bytes do not wait for one another.
+__device__ __forceinline__ float2* pairs() {
+    __shared__ float2 found[256 * 16];
     return found;
 }
 
-template <>
-struct Decoder<1> {
+// To be called by all threads of a block.
+__device__ __forceinline__ void fill_pairs() {
+    __shared__ float levels[16];
+    if (threadIdx.x < 16) levels[threadIdx.x] = LEVELS[threadIdx.x];
+    __syncthreads();
+    for (int at = threadIdx.x; at < 256 * 16; at += blockDim.x)
+        pairs()[at] = make_float2(levels[at >> 8], levels[(at >> 4) & 15]);
+    __syncthreads();
+}
+
+struct LookUp {
     float scale;
 
     __device__ __forceinline__ void prepare(float value) { scale = value; }
 
     __device__ __forceinline__ u32 pair(u32 codes, int at) const {
-        const char* table = (const char*)levels();
-        u32 first = (codes >> (8 * at + 2)) & 0x3c, second = (at ? codes >> (8 * at - 2) : codes << 2) & 0x3c;
-        return pack(*(const float*)(table + first) * scale, *(const float*)(table + second) * scale);
+        u32 place = (at ? codes >> (8 * at - 7) : codes << 7) & 0x7f80;  // 128 bytes of copies for each value of a byte
+        float2 found = *(const float2*)((const char*)pairs() + (threadIdx.x & 15) * sizeof(float2) + place);
+        return pack(found.x * scale, found.y * scale);
     }
 };
+
+template <>
+struct Decoder<1> : LookUp {};
+
+template <>
+struct Decoder<2> : LookUp {};
 
 // One row's block of 64: codes (32 bytes) and scale, or 64 bfloat16.
 template <bool DENSE>

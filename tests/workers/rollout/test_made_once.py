@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state.cache import VARIABLE
-from workers.rollout.graph.compiled import Compiled, folder, kept
+from workers.rollout.graph.made_once import Compiled, folder, kept
 
 FACTS = {"source": "__global__ void f() {}", "names": ("f",), "options": ("--gpu-architecture=sm_90",)}
 CODE = Compiled(b"\x7fELF code", {"f": b"_Z1fv"})
@@ -33,16 +33,16 @@ class Compiler:
 
 def test_the_same_code_is_compiled_once() -> None:
     compiler = Compiler()
-    assert [kept(FACTS, compiler) for _ in range(3)] == [CODE] * 3
+    assert [kept(FACTS, compiler, Compiled) for _ in range(3)] == [CODE] * 3
     assert compiler.times == 1
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_whatever_the_code_depends_on_makes_it_other_code(name: str) -> None:
-    kept(FACTS, Compiler())
+    kept(FACTS, Compiler(), Compiled)
     other = Compiled(b"other code", {})
-    assert kept({**FACTS, name: ("changed",)}, Compiler(other)) == other
-    assert kept(FACTS, Compiler(other)) == CODE
+    assert kept({**FACTS, name: ("changed",)}, Compiler(other), Compiled) == other
+    assert kept(FACTS, Compiler(other), Compiled) == CODE
 
 
 @pytest.mark.parametrize(
@@ -54,21 +54,21 @@ def test_whatever_the_code_depends_on_makes_it_other_code(name: str) -> None:
     ],
 )
 def test_a_damaged_file_is_made_again(damage: Callable[[bytes], bytes]) -> None:
-    kept(FACTS, Compiler())
+    kept(FACTS, Compiler(), Compiled)
     (path,) = folder().iterdir()
     path.write_bytes(damage(path.read_bytes()))
     compiler = Compiler()
-    assert [kept(FACTS, compiler) for _ in range(2)] == [CODE] * 2
+    assert [kept(FACTS, compiler, Compiled) for _ in range(2)] == [CODE] * 2
     assert compiler.times == 1
 
 
 def test_without_a_folder_to_write_to_each_process_compiles_for_itself(own_cache: Path) -> None:
     own_cache.write_text("a file where the folder should be")
     compiler = Compiler()
-    assert [kept(FACTS, compiler) for _ in range(2)] == [CODE] * 2
+    assert [kept(FACTS, compiler, Compiled) for _ in range(2)] == [CODE] * 2
     assert compiler.times == 2
 
 
 def test_nothing_else_is_left_in_the_folder() -> None:
-    kept(FACTS, Compiler())
+    kept(FACTS, Compiler(), Compiled)
     assert len(list(folder().iterdir())) == 1
