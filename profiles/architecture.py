@@ -77,9 +77,10 @@ def refusal(config: Mapping[str, Any], longest: int) -> str:
     return ""
 
 
-def path_of(config: Mapping[str, Any], engine: str) -> str:
-    """One line about the engine for rollouts and how the model is trained. (pure)"""
-    if reason := reason_against(config):
+def path_of(config: Mapping[str, Any], engine: str, reason: str = "") -> str:
+    """One line about the engine for rollouts and how the model is trained. reason: why our own code may not compute it
+    on the processor at hand. (pure)"""
+    if reason := reason or reason_against(config):
         rows = "training on rows of one prompt and one completion"
         return f"plain transformers ({reason}): rollouts by {PLAIN_ENGINE}, {rows}"
     return f"own code ({name_of(config)}): rollouts by {engine}, training on packed rows"

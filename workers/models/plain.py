@@ -18,6 +18,7 @@ from profiles.description import Architecture
 from profiles.errors import ExitCode, LonghaulError
 from profiles.families import architecture_of
 from profiles.schema import Profile
+from workers.models import torch_setup
 from workers.models.packing import Pack
 
 
@@ -54,6 +55,8 @@ def reason_of(model: Any) -> str:
 
 
 def _reason(model: Any) -> str:
+    if reason := torch_setup.reason_against(model.device):
+        return reason
     config = model.config.to_dict()
     if reason := reason_against(config):
         return reason

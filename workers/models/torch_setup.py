@@ -25,6 +25,13 @@ def device_of(profile: Profile) -> torch.device:
     return torch.device(wanted)
 
 
+def reason_against(device: torch.device) -> str:
+    """Why our own code must not compute on `device`; empty if it may."""
+    if device.type == "cuda" and (version := torch.version.hip):
+        return f"the GPU is AMD's (ROCm {version}), and our kernels are for NVIDIA's"
+    return ""
+
+
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Inside, `device` is the current GPU of this thread: kernels are launched and captured there. Nothing on a CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
+from workers.models import torch_setup
 from workers.models.fast_graphs import CAPTURING, capture_stream
 from workers.rollout.engine import Decode, EngineUnavailable, Request, Rollout, Sampling, choose, draw_uniforms
 from workers.rollout.graph.capture import warming_stream
@@ -34,6 +35,8 @@ LEAST_TOKENS = 4
 
 def reason_against(model: Any) -> str:
     """Why the steps of this model cannot be captured; empty if they can."""
+    if reason := torch_setup.reason_against(model.device):
+        return reason
     if not getattr(model, "_can_compile_fullgraph", False):
         return f"transformers does not compile a {type(model).__name__} as one graph"
     if not _cache_name(model):

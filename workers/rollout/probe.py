@@ -88,7 +88,8 @@ def probe(
         if row_tokens is not None:
             facts["trainer_off"] = _trainer_is_right(model, rollouts, truth, profile, row_tokens, advice).off
     name = NAMES.get(type(engine.engine).__name__, type(engine.engine).__name__)
-    return {"text": path_of(model.config.to_dict(), name), "compare_s": time.monotonic() - began} | facts
+    text = path_of(model.config.to_dict(), name, plain.reason_of(model))
+    return {"text": text, "compare_s": time.monotonic() - began} | facts
 
 
 NAMES = {
