@@ -50,10 +50,9 @@ class Steps:
     def _step(self, rows: int, has_guesses: bool) -> Step:
         key = rows, has_guesses
         if key not in self._made:
-            lanes = self._lanes.count if has_guesses and self._lanes is not None else 1
-            self._ops.tune(self._weights, rows * lanes)
             plain = self._plain(rows, has_guesses)
-            self._made[key] = self._captured(plain) if self._device.type == "cuda" else plain
+            lanes = self._lanes.count if has_guesses and self._lanes is not None else 1
+            self._made[key] = self._captured(plain, rows * lanes) if self._device.type == "cuda" else plain
         return self._made[key]
 
     def _plain(self, rows: int, has_guesses: bool) -> Step:
@@ -63,7 +62,7 @@ class Steps:
         assert lanes is not None
         return lambda: lookup_step(self._weights, lanes, self._state, self._ropes, rows, self._ops)
 
-    def _captured(self, step: Step) -> Step:
+    def _captured(self, step: Step, rows: int) -> Step:
         active = self._state.active.clone()
         # With no active row nothing is drawn, and the next step overwrites whatever this writes into the caches.
         self._state.active.zero_()
@@ -74,6 +73,7 @@ class Steps:
         with torch.cuda.stream(stream):
             step()  # compiles kernels and lets libraries allocate their workspaces
         torch.cuda.current_stream().wait_stream(stream)
+        self._ops.tune(self._weights, rows, step)
         graph = torch.cuda.CUDAGraph()
         # Only this thread: another may query an exchange with other GPUs meanwhile.
         on = capture_stream(self._device)

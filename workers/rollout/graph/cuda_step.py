@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -68,29 +67,21 @@ class CudaOperations(TritonOperations):
         shape = -(-rows // 8), -(-columns // CHUNK), 8 * CHUNK
         return Inputs(torch.empty(shape, dtype=torch.bfloat16, device=device), rows)
 
-    def tune(self, weights: Weights, rows: int) -> None:
-        """Measure how the products of a step are divided best, unless that is known. Each layer's weights are read in
-        turn, as in a step, so none comes from a cache."""
-        calls: dict[Key, tuple[Sequence[Cut], list[Callable[[], Any]]]] = {}
+    def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
+        """Measure how the products are divided best, unless that is known. The whole step is timed: the kernel that
+        follows a product waits for it, and adds its parts up."""
         for layer in weights.layers:
-            for key, cuts, call in self._products(layer, rows):
-                calls.setdefault(key, (cuts, []))[1].append(call)
-        for key, (cuts, work) in calls.items():
-            if not self._tuned.knows(key):
-                self._tuned.choose(key, cuts, partial(microseconds, work, self._device))
+            for key, cuts in self._products(layer, rows):
+                if not self._tuned.knows(key):
+                    self._tuned.choose(key, cuts, partial(microseconds, step, self._device))
 
-    def _products(self, layer: Layer, rows: int) -> Iterator[tuple[Key, Sequence[Cut], Callable[[], Any]]]:
-        """The products of a layer: the key of each, how it may be divided, and a call of it."""
-        up, adapters = layer.gate_up, self.added_by_gate_up(rows, layer)
-        is_one = tiles_of(rows) < MANY_TILES and (adapters is not None or is_one_launch(up, layer.gate))
-        for one in (layer.qkv, layer.out, layer.down, *([] if is_one else [up])):
-            x = self.inputs(rows, one.matrices[0].shape[1], self._device)
-            yield *self._project_cuts(rows, one), partial(self.project, x, one)
-        if is_one:
-            x = self.inputs(rows, up.matrices[0].shape[1], self._device)
-            if adapters is not None:
-                x.inner = torch.zeros(rows, adapters.a.shape[0], device=self._device)
-            yield *self._gate_cuts(rows, up), partial(self.gate_up, x, up, layer.gate)
+    def _products(self, layer: Layer, rows: int) -> Iterator[tuple[Key, Sequence[Cut]]]:
+        """For each product of a layer its key, and how it may be divided."""
+        for one in (layer.qkv, layer.out, layer.down):
+            yield self._project_cuts(rows, one)
+        has_added = self.added_by_gate_up(rows, layer) is not None
+        is_one = tiles_of(rows) < MANY_TILES and (has_added or is_one_launch(layer.gate_up, layer.gate))
+        yield (self._gate_cuts if is_one else self._project_cuts)(rows, layer.gate_up)
 
     def _project_cuts(self, rows: int, projection: Projection) -> tuple[Key, Sequence[Cut]]:
         matrices, adapters, tiles = projection.matrices, projection.adapters, tiles_of(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -26,8 +26,8 @@ Parts = Any
 class Operations(Protocol):
     """The building blocks of a step. residual: the residual stream, [M, hidden] in `weights.stream`."""
 
-    def tune(self, weights: Weights, rows: int) -> None:
-        """Prepare for steps of so many rows. It launches kernels, so none may be being captured."""
+    def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
+        """Find out how `step`, of so many rows, runs fastest. It has run before, and is captured and run again."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype; the residual stream starts from it."""
@@ -100,7 +100,7 @@ def lookup_step(
 class TorchOperations:
     """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
 
-    def tune(self, weights: Weights, rows: int) -> None:
+    def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
         """PyTorch chooses for itself."""
 
     def guess(self, lanes: Lanes, state: State, rows: int) -> None:

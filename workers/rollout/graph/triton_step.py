@@ -3,6 +3,7 @@ adapters, seven where one computes gate and up."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -60,7 +61,7 @@ class TritonOperations:
         self.no_words = torch.zeros(1, dtype=torch.int32, device=device)
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
-    def tune(self, weights: Weights, rows: int) -> None:
+    def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
         """The sizes decide."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:

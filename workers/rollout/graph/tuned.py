@@ -17,7 +17,7 @@ from workers.models.fast_graphs import CAPTURING, capture_stream
 from workers.rollout.graph.cuts import Cut
 from workers.rollout.graph.made_once import is_kept, kept
 
-ROUNDS, REPLAYS = 5, 4
+ROUNDS, REPLAYS = 5, 2
 Key = tuple[str | int, ...]
 """A kernel, and the sizes that it divides."""
 
@@ -78,14 +78,11 @@ def facts_of(device: torch.device) -> dict[str, object]:
     return {"card": of_card.name, "sizes": sizes, "driver": checked(driver.cuDriverGetVersion())}
 
 
-def microseconds(work: Sequence[Callable[[], Any]], device: torch.device) -> float:
-    """Of all of `work`, one after another in a CUDA graph, as in a decode step."""
-    for one in work[:1]:
-        one()  # compiles the kernel
+def microseconds(step: Callable[[], None], device: torch.device) -> float:
+    """Of a step that has run before, as a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with CAPTURING, torch.cuda.graph(graph, stream=capture_stream(device), capture_error_mode="thread_local"):
-        for one in work:
-            one()
+        step()
     event: Any = torch.cuda.Event
     graph.replay()
     times: list[float] = []
