@@ -55,8 +55,12 @@ def test_another_card_driver_or_kernel_is_measured_anew(changed: dict[str, objec
     assert other.choose(KEY, CUTS, Card(other, 1.0, 2.0, 3.0)) == CUTS[0]
 
 
-def test_without_a_measurement_the_first_counts() -> None:
-    assert Tuned(FACTS).of(KEY, lambda: CUTS) == CUTS[0]
+def test_until_it_is_measured_the_first_counts() -> None:
+    """A step runs once, and compiles its kernels, before it is timed."""
+    tuned = Tuned(FACTS)
+    assert tuned.of(KEY, lambda: CUTS) == CUTS[0] and not tuned.knows(KEY)
+    tuned.choose(KEY, CUTS, Card(tuned, 3.0, 1.0, 2.0))
+    assert tuned.knows(KEY) and tuned.of(KEY, lambda: CUTS) == CUTS[1]
 
 
 def test_a_choice_that_cannot_be_kept_does_not_count(own_cache: Path) -> None:

@@ -33,7 +33,9 @@ SOURCE = Path(__file__).with_name("matmul.cu")
 MAX_SPLITS, MANY_SPLITS = 8, 12
 """Most splits of K that were measured. The kernels that add the parts accept any number."""
 MOST_RANK = 64
-"""Of adapters that `gate_up` adds: `MOST_RANK` in matmul.cu."""
+"""Of adapters that `gate_up` adds, whose B and x A^T must fit into its shared memory."""
+RANK_TILE = 4
+"""Of x A^T, `gate_up` copies as many float32 at a time."""
 MANY_WARPS = {True: 8, False: 12}
 """Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
 GATE_TILE = 8
@@ -100,7 +102,7 @@ class CudaOperations(TritonOperations):
         (columns, inputs), is_dense = first.shape, first.absmax is None
         rank = 0 if adapters is None else adapters.rank
         limits = MAX_WARPS if is_dense or tiles > 1 else GATE_WARPS, GATE_RESIDENT
-        floats = TILE * 8 * tiles, TILE * rank
+        floats = TILE * 8 * tiles, GATE_TILE * rank
         cuts = few_cuts((columns // GATE_TILE, 0), inputs, floats, self.processors, limits, 1)
         return ("gate_up", tiles, columns, inputs, rank, int(is_dense)), cuts
 
@@ -147,7 +149,8 @@ class CudaOperations(TritonOperations):
     def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
         adapters, gate = layer.gate_up.adapters, layer.gate
         is_fit = gate.has_gate and gate.name in KINDS and layer.gate_up.bias is None and tiles_of(rows) < MANY_TILES
-        return adapters if is_fit and adapters is not None and adapters.rank <= MOST_RANK else None
+        is_rank = adapters is not None and adapters.rank <= MOST_RANK and adapters.rank % RANK_TILE == 0
+        return adapters if is_fit and is_rank else None
 
     def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
         rows, tiles, adapters = x.rows, tiles_of(x.rows), projection.adapters
@@ -160,7 +163,7 @@ class CudaOperations(TritonOperations):
         rank = 0 if adapters is None else adapters.rank
         key, cuts = self._gate_cuts(rows, projection)
         cut = self._tuned.of(key, lambda: cuts)
-        shared = TILE * 8 * tiles * cut.tiles * cut.warps + 2 * rank * 8 * (cut.tiles + tiles)
+        shared = TILE * 8 * tiles * cut.tiles * cut.warps + GATE_TILE * rank * (cut.tiles + 2 * tiles)
         name = f"gate_up<{tiles}, {flag(first.absmax is None)}, {KINDS[gate.name]}>"
         scales = [self.or_nothing(one.absmax) for one in (first, up)]
         self._kernel(name).launch(

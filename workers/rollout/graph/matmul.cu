@@ -29,6 +29,14 @@ __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// 16 bytes into shared memory without passing through registers; zeros where there are none.
+__device__ __forceinline__ void copy(uint4* to, const uint4* from, bool is_there) {
+    u32 at = (u32)__cvta_generic_to_shared(to), bytes = is_there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Where element k of row m lies in x, so that a warp's 16 bytes a lane are neighbours: [m / 8][k / 256][k % 64 / 8] of 32
 // lanes (m % 8, k % 256 / 64) of 8 elements.
 __device__ __forceinline__ long place(int m, int k, int K) {
@@ -137,20 +145,22 @@ struct FromRegisters {
 // The products of `count` tiles of weights with at most 8 NT rows of x, over the blocks begin to end of K. The block's warps are
 // groups of `sharing`, which share K; each group takes every so many tiles, and the next weights are on their way while those
 // before them are multiplied. The sums of member w for element (row, m) of tile i are put at sums[i][w][row][m], [count][sharing]
-// [16][8 NT].
-template <int NT, bool DENSE, class Tiles>
+// [16][8 NT]. before, after: begin to copy what else is needed at the end, before the previous kernel is done and after it.
+template <int NT, bool DENSE, class Tiles, class Before, class After>
 __device__ __forceinline__ void accumulate(float* sums, const Tiles& tiles, int count, int sharing, const uint4* x, int M,
-                                           int K, int begin, int end) {
+                                           int K, int begin, int end, const Before& before, const After& after) {
     int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warp = threadIdx.x >> 5;
     int member = warp % sharing, groups = (blockDim.x >> 5) / sharing, i = warp / sharing;
     int blocks = K >> 6, first = begin + member * 4 + t, block = first, held = -1;
     end = min(end, blocks);
     bool is_there = first - t < end && i < count;
     let_next_begin();
-    if (!DENSE) fill_pairs();
     Block<DENSE> w[2];
     if (is_there) load<DENSE>(w, tiles.at(i), block, end, blocks);
+    before();
+    if (!DENSE) fill_pairs();
     wait_for_previous();
+    after();
     uint4 rows[NT][8];
     float acc[NT][4] = {};
     while (is_there) {
@@ -188,6 +198,7 @@ __device__ __forceinline__ void accumulate(float* sums, const Tiles& tiles, int 
     if (first - t >= end)  // the last blocks of K may be fewer than warps
         for (; i < count; i += groups)
             for (int at = lane; at < 16 * 8 * NT; at += 32) sums[(long)(i * sharing + member) * 16 * 8 * NT + at] = 0.0f;
+    wait_for_copies();
     __syncthreads();
 }
 
@@ -231,6 +242,10 @@ struct Columns {
     }
 };
 
+struct Nothing {
+    __device__ __forceinline__ void operator()() const {}
+};
+
 // Tiles of one weight, from `first` on.
 struct Whole {
     const void* weight;
@@ -252,9 +267,9 @@ __global__ void __launch_bounds__(384) project(const uint4* x, const void* w0, c
     int first = (adapter < 0 ? blockIdx.x : adapter) * most, count = min(most, (adapter < 0 ? all : (R + 15) >> 4) - first);
     Columns columns{w0, w1, w2, s0, s1, s2, first, N, end0, end1};
     if (adapter < 0)
-        accumulate<NT, DENSE>(sums, columns, count, sharing, x, M, K, from, to);
+        accumulate<NT, DENSE>(sums, columns, count, sharing, x, M, K, from, to, Nothing{}, Nothing{});
     else
-        accumulate<NT, true>(sums, Whole{lora_a, first, R}, count, sharing, x, M, K, from, to);
+        accumulate<NT, true>(sums, Whole{lora_a, first, R}, count, sharing, x, M, K, from, to, Nothing{}, Nothing{});
     out += (long)blockIdx.z * M * width;
     for (int at = threadIdx.x; at < count * 16 * 8 * NT; at += blockDim.x) {
         int n = at % 16, m = at / 16 % (8 * NT), i = at / (16 * 8 * NT), column = N + (first + i) * 16;
@@ -274,8 +289,6 @@ __device__ __forceinline__ float activation(float g) {
     return g / (1.0f + __expf(-1.5957691216057308f * (g + 0.044715f * g * g * g)));
 }
 
-const int MOST_RANK = 64;
-
 __device__ __forceinline__ float widened(u16 value) { return __uint_as_float((u32)value << 16); }
 
 // Tiles of eight rows of gate and the same of up, from `first` on.
@@ -290,46 +303,57 @@ struct Pairs {
     }
 };
 
-// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x. With adapters of a rank that is not 0, inner is
-// their scaled x A^T, [M, R], of which the last `rank` columns belong to up, and lora_b their B, [rank, 2 N]. A block has `most`
-// tiles of eight columns. Its shared memory: sums, then the columns of B, [most][2][rank][8], and inner, [8 NT][2 rank].
+// Copies of what the adapters of a block's columns need: 8 values of B each, [count][2][rank], and rows of x A^T, [M][2][rank].
+struct OwnB {
+    uint4* to;
+    const u16* lora_b;
+    int count, rank, first, N;
+
+    __device__ __forceinline__ void operator()() const {
+        for (int at = threadIdx.x; at < count * 2 * rank; at += blockDim.x) {
+            int r = at % rank, side = at / rank % 2, i = at / (2 * rank);
+            copy(to + at, (const uint4*)(lora_b + (long)r * 2 * N + side * N + (first + i) * 8), true);
+        }
+    }
+};
+
+struct OwnInner {
+    float* to;
+    const float* inner;
+    int M, R, rank;
+
+    __device__ __forceinline__ void operator()() const {
+        for (int at = threadIdx.x * 4; at < M * 2 * rank; at += blockDim.x * 4) {
+            int r = at % (2 * rank), m = at / (2 * rank);
+            copy((uint4*)(to + at), (const uint4*)(inner + m * R + (r < rank ? r : R - 2 * rank + r)), true);
+        }
+    }
+};
+
+// activation(x Wg^T) * (x Wu^T) in bfloat16, laid out as the next product's x. With adapters of a rank that is not 0 but a multiple
+// of 4, inner is their scaled x A^T, [M, R], of which the last `rank` columns belong to up, and lora_b their B, [rank, 2 N]. A
+// block has `most` tiles of eight columns. Its shared memory: sums, then what `OwnB` and `OwnInner` copy.
 template <int NT, bool DENSE, int KIND>
-__global__ void __launch_bounds__(NT == 1 && !DENSE ? 576 : 384) gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales,
-                                               const float* up_scales, const float* inner, const u16* lora_b, u16* out, int M,
-                                               int K, int N, int R, int rank, int most, int sharing) {
+__global__ void __launch_bounds__(NT == 1 && !DENSE ? 576 : 384)
+    gate_up(const uint4* x, const void* gate, const void* up, const float* gate_scales, const float* up_scales,
+            const float* inner, const u16* lora_b, u16* out, int M, int K, int N, int R, int rank, int most, int sharing) {
     extern __shared__ float sums[];
     int first = blockIdx.x * most, count = min(most, (N >> 3) - first);
-    float *own_b = sums + most * sharing * 16 * 8 * NT, *own_inner = own_b + most * 2 * rank * 8;
-    for (int at = threadIdx.x; at < count * 2 * rank * 8; at += blockDim.x) {  // seen by all after `accumulate`
-        int n = at % 8, r = at / 8 % rank, side = at / (8 * rank) % 2, i = at / (16 * rank);
-        own_b[at] = widened(lora_b[(long)r * 2 * N + side * N + (first + i) * 8 + n]);
-    }
-    accumulate<NT, DENSE>(sums, Pairs{gate, up, gate_scales, up_scales, first, N}, count, sharing, x, M, K, 0, K);
-    if (rank) {
-        for (int at = threadIdx.x; at < M * 2 * rank; at += blockDim.x) {
-            int r = at % (2 * rank), m = at / (2 * rank);
-            own_inner[at] = inner[m * R + (r < rank ? r : R - 2 * rank + r)];
-        }
-        __syncthreads();
-    }
+    uint4* own_b = (uint4*)(sums + most * sharing * 16 * 8 * NT);
+    float* own_inner = (float*)(own_b + most * 2 * rank);
+    accumulate<NT, DENSE>(sums, Pairs{gate, up, gate_scales, up_scales, first, N}, count, sharing, x, M, K, 0, K,
+                          OwnB{own_b, lora_b, count, rank, first, N}, OwnInner{own_inner, inner, M, R, rank});
     for (int at = threadIdx.x; at < count * 8 * 8 * NT; at += blockDim.x) {
         int n = at % 8, m = at / 8 % (8 * NT), i = at / (8 * 8 * NT);
         if (m >= M) continue;
         float g = summed<NT>(sums, i, sharing, n * 8 * NT + m), u = summed<NT>(sums, i, sharing, (8 + n) * 8 * NT + m);
-        const float *t = own_inner + m * 2 * rank, *b = own_b + i * 2 * rank * 8 + n;
-        for (int r = 0; r < rank; r++) g += t[r] * b[r * 8], u += t[rank + r] * b[(rank + r) * 8];
+        const float* t = own_inner + m * 2 * rank;
+        const u16* b = (const u16*)(own_b + i * 2 * rank) + n;
+        for (int r = 0; r < rank; r++) g += t[r] * widened(b[r * 8]), u += t[rank + r] * widened(b[(rank + r) * 8]);
         float found = rounded(activation<KIND>(rounded(g))) * rounded(u);
         out[place(m, (first + i) * 8 + n, N)] = (u16)(pack(found, found) & 0xffff);
     }
 }
-
-// 16 bytes into shared memory without passing through registers; zeros where there are none.
-__device__ __forceinline__ void copy(uint4* to, const uint4* from, bool is_there) {
-    u32 at = (u32)__cvta_generic_to_shared(to), bytes = is_there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Begins to copy chunk `chunk` of NT tiles of x, [NT][8][32] of 16 bytes.
 template <int NT>

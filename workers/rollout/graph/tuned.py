@@ -32,11 +32,10 @@ class Tuned:
 
     def of(self, key: Key, cuts: Callable[[], Sequence[Cut]]) -> Cut:
         """The cut for `key`. cuts: all that there are, the first of which counts if none was measured."""
-        if key not in self._chosen:
-            self._chosen[key] = cuts()[0]
-        return self._chosen[key]
+        return self._chosen[key] if self.knows(key) else cuts()[0]
 
     def knows(self, key: Key) -> bool:
+        """Whether it was measured, here or by an earlier process."""
         return key in self._chosen
 
     def choose(self, key: Key, cuts: Sequence[Cut], time: Callable[[], float]) -> Cut:
