@@ -147,6 +147,13 @@ def _agree(device: torch.device) -> bool:
     weight = nf4.quantize(x.float())
     found.append(dequantized(weight.packed, nf4.scales_of(weight), weight.shape, torch.bfloat16))
     expected.append(nf4.dequantize(weight, torch.bfloat16))
+    with torch.inference_mode(False), torch.enable_grad():
+        trained, rows = y[0, 0, 0].clone().requires_grad_(), x.float()
+        scale = trained.detach().float().requires_grad_()
+        found += torch.autograd.grad(norm(rows, trained, 1e-6).float().square().sum(), trained)
+        expected += [
+            one.bfloat16() for one in torch.autograd.grad(rms_norm(rows, (16,), scale, 1e-6).square().sum(), scale)
+        ]
     return all(torch.allclose(one, other, rtol=0.02, atol=0.02) for one, other in zip(found, expected, strict=True))
 
 

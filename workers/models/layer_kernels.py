@@ -22,6 +22,8 @@ from torch.autograd.function import once_differentiable
 from workers.models.nf4 import levels
 
 BLOCK = 1024
+NORM_SUMS = 1024
+"""Most programs that share the rows for the gradient of a norm's weight."""
 
 
 class Rotary(torch.autograd.Function):
@@ -138,8 +140,8 @@ def _turned(
 
 
 class Norm(torch.autograd.Function):
-    """RMS norm of x, [..., H] in any dtype, returned in the dtype of its frozen weight. plus_one: the scale is one plus
-    the weight."""
+    """RMS norm of x, [..., H] in any dtype, returned in the dtype of its weight. plus_one: the scale is one plus the
+    weight. A trained weight's gradient is summed in float32 in an order that only the number of rows decides."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, plus_one: bool = False) -> Tensor:
@@ -147,7 +149,7 @@ class Norm(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.eps, ctx.plus_one = eps, plus_one
         out, width = torch.empty_like(x, dtype=weight.dtype), x.shape[-1]
-        kind = {"PLUS_ONE": plus_one, "BLOCK": triton.next_power_of_2(width), "num_warps": 8}
+        kind = {"PLUS_ONE": plus_one, "BLOCK": triton.next_power_of_2(width), "num_warps": _warps(width)}
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             _norm[(x.numel() // width,)](x, weight, out, width, eps, **kind)
         return out
@@ -156,11 +158,27 @@ class Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        of_x, width = torch.empty_like(x), x.shape[-1]
-        kind = {"PLUS_ONE": ctx.plus_one, "BLOCK": triton.next_power_of_2(width), "num_warps": 8}
+        grad, of_x, width = grad.contiguous(), torch.empty_like(x), x.shape[-1]
+        kind = {"PLUS_ONE": ctx.plus_one, "BLOCK": triton.next_power_of_2(width), "num_warps": _warps(width)}
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-            _norm_backward[(x.numel() // width,)](grad.contiguous(), x, weight, of_x, width, ctx.eps, **kind)
-        return of_x, None, None, None
+            _norm_backward[(x.numel() // width,)](grad, x, weight, of_x, width, ctx.eps, **kind)
+        return of_x, _of_weight(grad, x, weight, ctx.eps) if ctx.needs_input_grad[1] else None, None, None
+
+
+def _warps(width: int) -> int:
+    """Of a program that reads one row: a head's is too narrow for more than one."""
+    return 8 if width >= 512 else 1
+
+
+def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The gradient of a norm's weight, [H] in its dtype."""
+    width = x.shape[-1]
+    rows, block = x.numel() // width, triton.next_power_of_2(width)
+    at_once = max(1, BLOCK // block)
+    sums = x.new_empty(min(triton.cdiv(rows, at_once), NORM_SUMS), width, dtype=torch.float32)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        _norm_weight[(len(sums),)](grad, x, sums, rows, width, eps, ROWS=at_once, BLOCK=block, num_warps=8)
+    return sums.sum(0).to(weight.dtype)
 
 
 class Gated(torch.autograd.Function):
@@ -386,6 +404,21 @@ def _norm_backward(grad, x, weight, of_x, width, eps, PLUS_ONE: tl.constexpr, BL
     scale = tl.rsqrt(tl.sum(values * values, 0) / width + eps)
     along = tl.sum(g * values, 0) * scale * scale / width
     tl.store(of_x + base + columns, ((g - values * along) * scale).to(of_x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_weight(grad, x, sums, rows, width, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Each program adds up groups of ROWS rows, as many groups apart as there are programs."""
+    columns = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        number = first + tl.arange(0, ROWS)
+        inside = (number < rows)[:, None] & (columns < width)[None, :]
+        at = number.to(tl.int64)[:, None] * width + columns[None, :]
+        values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(values * values, 1) / width + eps)[:, None]
+        total += tl.sum(tl.load(grad + at, mask=inside, other=0.0).to(tl.float32) * values * scale, 0)
+    tl.store(sums + tl.program_id(0).to(tl.int64) * width + columns, total, mask=columns < width)
 
 
 @triton.jit

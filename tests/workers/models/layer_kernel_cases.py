@@ -121,12 +121,17 @@ def norms(device: str, dtype: torch.dtype) -> Iterator[tuple[str, list[float]]]:
     from workers.models.layer_kernels import Norm
 
     apply: Any = Norm.apply
-    x, weight = torch.randn(2, 5, 72), torch.rand(72).to(device, dtype) + 0.5
-    for plus_one in (False, True):
-        scale = weight.double() + plus_one
-        ours = lambda x, plus_one=plus_one: apply(x, weight, 1e-5, plus_one)  # noqa: E731
-        exact = lambda x, scale=scale: rms_norm(x, (72,), scale, 1e-5)  # noqa: E731
-        yield f"norm, plus one: {plus_one}", differences(ours, exact, [x], device, dtype)
+    # Rows of two axes, and more of them than the programs of a weight's gradient take at once
+    for shape, width in (((2, 5), 72), ((1030, 1), 600), ((3, 7, 4), 24)):
+        given = [torch.randn(*shape, width), torch.rand(width) + 0.5]
+        for plus_one in (False, True):
+            ours = lambda x, weight, plus_one=plus_one: apply(x, weight, 1e-5, plus_one)  # noqa: E731
+            exact = lambda x, weight, plus_one=plus_one: rms_norm(x, weight.shape, weight + plus_one, 1e-5)  # noqa: E731
+            yield f"norm of {width}, plus one: {plus_one}", differences(ours, exact, given, device, dtype)
+            frozen = given[1].to(device, dtype)
+            alone = lambda x, frozen=frozen, ours=ours: ours(x, frozen)  # noqa: E731
+            truth = lambda x, frozen=frozen, exact=exact: exact(x, frozen.double())  # noqa: E731
+            yield f"frozen norm of {width}, plus one: {plus_one}", differences(alone, truth, given[:1], device, dtype)
 
 
 def all_of(device: str, dtype: torch.dtype) -> list[tuple[str, list[float]]]:
