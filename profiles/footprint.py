@@ -10,6 +10,7 @@ attention that equals 4 more of h, so 13.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -237,7 +238,8 @@ def kept_tokens(profile: Profile, shape: Shape) -> int:
 
 def graph_tokens(profile: Profile, shape: Shape, room: int) -> int:
     """Tokens of the largest training pass whose graphs hold at most `room` bytes: what a pass takes but its head."""
-    fixed = 2 * _dequantised(profile, shape) + int(profile.model.keep_gib * GIB)
+    # Gradients of a layer: where they are computed, and where they wait to be added to those of earlier passes.
+    fixed = 2 * _dequantised(profile, shape) + 2 * _layer_gradients(profile, shape) + int(profile.model.keep_gib * GIB)
     inputs = _itemsize(profile) * shape.hidden_size * shape.num_hidden_layers
     return max(0, int(room / FRAGMENTATION) - fixed) // (_block_bytes(profile, shape) + inputs)
 
@@ -335,7 +337,7 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     body = block * work.tokens + 2 * _dequantised(profile, shape)
     # Full training: the head's gradient is summed in float32 and rounded, then kept until the embedding's is ready.
     head_and_its_gradient = head + (4 + each) * table * is_full
-    body_and_its_gradient = body + each * table * is_full
+    body_and_its_gradient = body + _layer_gradients(profile, shape) + each * table * is_full
     return {
         "gradients": 4 * shape.parameters * is_full // profile.run.ranks,
         "block inputs" if profile.model.gradient_checkpointing else "all blocks": kept,
@@ -345,6 +347,14 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
         ),
         "mask": _mask(work),
     } | _exchange(profile, shape)
+
+
+def _layer_gradients(profile: Profile, shape: Shape) -> int:
+    """The gradients of one layer, if all weights are trained by written-out layers: they are added to those of earlier
+    passes when the layer is done. Modules hold one matrix at a time, which a block's activations exceed."""
+    if profile.adapter.rank or profile.run.ranks > 1 or not profile.model.gradient_checkpointing:
+        return 0
+    return _itemsize(profile) * max(sum(map(math.prod, shape.linear_of(layer).values())) for layer in shape.layers)
 
 
 def _logit_bytes(shape: Shape) -> int:

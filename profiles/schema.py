@@ -236,8 +236,8 @@ class Optimizer(Section, frozen=True):
     row_tokens: Positive = 128
     """Tokens of a row into which sequences are packed. Rollouts in a row share their prompt: raise it for long ones."""
     cuda_graphs: bool = True
-    """Capture passes of training and over prompts as CUDA graphs if launching them takes longer. One GPU, frozen Qwen2,
-    own adapter only."""
+    """Capture passes of training and over prompts as CUDA graphs if launching them takes longer. With
+    `gradient_checkpointing`; our own adapter, or all weights on one GPU."""
 
 
 class Sandbox(Section, frozen=True):

@@ -14,7 +14,7 @@ from profiles.shapes import shape_of
 from tests.workers.allocations import Allocations
 from workers.azr.rows import Row
 from workers.azr.update import PolicyUpdate, Sums
-from workers.models import adapters, optimizer, recompute
+from workers.models import adapters, fast_graphs, optimizer, recompute
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,6 +51,7 @@ def peak_of_an_update(profile: Profile) -> int:
         adapters.inject(model, profile.adapter, 0)
     if profile.model.gradient_checkpointing:
         recompute.enable(model)
+        fast_graphs.enable(model, with_graphs=False)
     update = PolicyUpdate(model, optimizer.build(model, profile.optimizer), profile.optimizer, 1.0)
     rows = [
         Row(task="ded", role="solve", group=number, prompt_ids=(number,) * PROMPT, completion_ids=(7,) * COMPLETION,

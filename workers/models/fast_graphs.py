@@ -3,6 +3,10 @@
 A graph serves one shape: the number of rows, and their length rounded up. It reads buffers of its own, into which each
 pass is copied. Padding columns see only themselves, and no token sees them. Passes without a graph pad their rows to
 the same length, so results are the same either way.
+
+What a graph writes stays where it is. So it adds an adapter's gradients to sums that stay as well. Where all weights
+are trained, such sums would hold 4 bytes a weight while nothing trains. There each layer has a backward graph of its
+own: it leaves one layer's gradients in a buffer that all layers share, and they are given on before the next replay.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.models.fast_layers import Given, fast_layers
-from workers.models.fast_stack import Learnt, Plain, Stack, Sums, Tape
+from workers.models.fast_stack import Learnt, Plain, Stack, Sums, Tape, give
 from workers.models.fused_layers import stream_dtype
 from workers.models.lora import LoraLinear, adapted_in
 
@@ -84,14 +88,18 @@ Replay = Callable[[], None]
 
 @dataclass
 class Graphs:
-    """The graphs of one shape: buffers, a forward graph and a backward graph over them."""
+    """The graphs of one shape: buffers, a forward graph and backward graphs over them."""
 
     given: Given
     hidden: Tensor
+    """The embeddings; later their gradient, if they are trained. [R, T, H]"""
     end: Tensor
-    """The result, which is copied out at once; later its gradient. Both [R, T, H]."""
+    """The result, which is copied out at once; later its gradient. [R, T, H]"""
     forward: Replay
-    backward: Replay
+    backward: Sequence[Replay]
+    """One that adds all gradients to the sums; or one for each layer, the last first."""
+    staged: Sequence[Sequence[Tensor]]
+    """Where each of these leaves the gradients of its layer; empty with sums."""
     used: int = 0
     """Number of the last pass that used these graphs."""
 
@@ -125,21 +133,30 @@ class Captured:
         self._graphs: OrderedDict[tuple[int, ...], Graphs] = OrderedDict()
         """Ordered by last use, the most recent last."""
         self._passes = 0
+        self._addresses: tuple[int, ...] = ()
+        """Of the matrices that the graphs read."""
         self._sums: Sums | None = None
-        """To which the graphs add."""
+        """To which the graphs add an adapter's gradients."""
+        self._staged: dict[Any, list[Tensor]] = {}
+        """Shapes of a layer's matrices -> where the graphs of such layers leave their gradients."""
         self._open: Callable[[], Any] = lambda: None
         """The pass whose gradient is still to come. Another graph would overwrite its buffers."""
 
     def forget(self) -> None:
         """Drop all graphs and measure every shape again."""
-        self._graphs.clear()
+        self._drop()
         self._is_waiting.clear()
         self._count.clear()
         self._waiting_tokens = 0
 
+    def _drop(self) -> None:
+        self._graphs.clear()
+        self._staged.clear()
+
     @property
     def held_bytes(self) -> int:
         each = [one for graphs in self._graphs.values() for one in graphs.buffers]
+        each += [one for staged in self._staged.values() for one in staged]
         return sum(one.numel() * one.element_size() for one in each)
 
     def score(self, given: Given, hidden: Tensor) -> Tensor:
@@ -151,16 +168,28 @@ class Captured:
         length = hidden.shape[1]
         if (graphs := self._found(given, hidden)) is None:
             learnt, out = self._launched(*padded(given, hidden))
-            return lambda grad: learnt(grown(grad, out.shape[1])), out[:, :length]
+
+            def launched(grad: Tensor) -> tuple[Tensor | None, Sequence[Tensor | None]]:
+                of_hidden, of_matrices = learnt(grown(grad, out.shape[1]))
+                return None if of_hidden is None else of_hidden[:, :length], of_matrices
+
+            return launched, out[:, :length]
 
         sums = self._sums
-        assert sums is not None
 
-        def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        def backward(grad: Tensor) -> tuple[Tensor | None, Sequence[Tensor | None]]:
             self._open = lambda: None
             graphs.end[:, length:] = 0
             graphs.end[:, :length].copy_(grad)
-            return sums.added(graphs.backward)
+            if sums is not None:
+                (replay,) = graphs.backward
+                return None, sums.added(replay)
+            numbers = reversed(range(len(self.stack)))
+            for number, replay, staged in zip(numbers, graphs.backward, graphs.staged, strict=True):
+                replay()
+                # Copies: a hook may keep a gradient, and the next replay overwrites these.
+                give(self.stack.matrices_of(number), (one.clone() for one in staged))
+            return graphs.hidden[:, :length].clone(), ()
 
         out = self._replayed(graphs, given, hidden)
         self._open = weakref.ref(backward)
@@ -195,11 +224,14 @@ class Captured:
         key = key_of(hidden)
         self._passes += 1
         is_fit = self.may_capture and math.prod(key) <= self._most_tokens and self._waits(key)
-        if not is_fit or self._open() is not None or not self.stack.matrices():
+        if not is_fit or self._open() is not None:
+            return None
+        if not (addresses := tuple(one.data_ptr() for one in self.stack.matrices())):
             return None  # passes without the adapter are rare, so they get no graphs
-        if (sums := self.stack.sums()) is not self._sums:
-            self._graphs.clear()
-            self._sums = sums
+        if addresses != self._addresses:
+            self._drop()
+            self._addresses = addresses
+            self._sums = None if self.stack.learns_all else self.stack.sums()
         if key not in self._graphs:
             if not has_room(self._graphs, self._passes):
                 return None
@@ -219,17 +251,41 @@ class Captured:
 
     def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
         end = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype))
-        parts, tapes = self.stack.sums().parts, list[Tape]()
-        record = partial(recorded, self._record, self._adapted)
+        tapes, grads = list[Tape](), list[Tensor]()
+        record, last = partial(recorded, self._record, self._adapted), len(self.stack) - 1
+        # What stays is made before anything is captured, outside the memory of graphs.
+        numbers = range(last, -1, -1) if self.stack.learns_all else []
+        staged = [self._staged_of(number) for number in numbers]
+        parts = [] if self._sums is None else self._sums.parts
 
         def forward() -> None:
             tapes[:] = [Tape(list[Tensor]())]
             end.copy_(self.stack.forward(given, hidden, tapes[0]))
 
-        def backward() -> None:
+        def of_adapter() -> None:
             torch._foreach_add_(parts, self.stack.backward(end, given, tapes.pop()))
 
-        return Graphs(given, hidden, end, forward=record(forward), backward=record(backward))
+        def of_layer(number: int) -> None:
+            grad = end if number == last else grads.pop()
+            found, grad = self.stack.backward_of(number, grad, given, tapes[0])
+            torch._foreach_copy_(staged[last - number], found)
+            if number:
+                grads.append(grad)
+            else:
+                hidden.copy_(grad)
+                tapes.clear()
+
+        works: list[Callable[[], None]] = [partial(of_layer, number) for number in numbers]
+        works = works or [of_adapter]
+        return Graphs(given, hidden, end, record(forward), [record(work) for work in works], staged)
+
+    def _staged_of(self, number: int) -> list[Tensor]:
+        """Where backward graphs leave the gradients of this layer, and of all with matrices of these shapes."""
+        matrices = self.stack.matrices_of(number)
+        key = tuple((one.shape, one.dtype) for one in matrices)
+        if key not in self._staged:
+            self._staged[key] = [torch.empty_like(one, requires_grad=False) for one in matrices]
+        return self._staged[key]
 
 
 def has_room(graphs: OrderedDict[tuple[int, ...], Any], passes: int) -> bool:

@@ -1,4 +1,5 @@
-"""Passes of a frozen decoder layer with our own adapters: the same numbers as its modules, from fewer kernel launches.
+"""Passes of a decoder layer, frozen with our own adapters or trained whole: the same numbers as its modules, from fewer
+kernel launches.
 
 A training pass over a few rollouts waits for Python, not for the GPU. So the layer is written out here: linear layers
 that read the same input form one autograd node together with their adapters, their input gradients are summed in place,
@@ -8,10 +9,9 @@ engines, checkpoints and optimisers are unaffected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,29 +24,37 @@ from profiles.shapes import Shape, shape_of
 from profiles.written_out import supports
 from workers.models import fused_layers, quantized
 from workers.models.attention import OWN, attend
-from workers.models.fused_layers import ROUNDED, FusedNorm, rotate
+from workers.models.fused_layers import ROUNDED, FusedNorm, rotate, stream_dtype
 from workers.models.lora import LoraLinear, are_copies_apart
 from workers.models.plain import described, reason_of
 
 
 def fast_layers(model: Any) -> list[LeanLayer] | None:
-    """The layers, if everything in them is frozen except our own adapters; otherwise None. Call it after the adapters
-    are injected."""
+    """The layers, if everything in them is frozen except our own adapters, or if all of the model is trained; otherwise
+    None. Call it after the adapters are injected."""
     found = described(model)
     if supports(found) or reason_of(model) or model.config._attn_implementation not in ("sdpa", OWN):
         return None
     assert found is not None
     layers, shape = list(model.model.layers), shape_of(model.config.to_dict())
-    if not all(_fits(layer) for layer in layers):
+    is_trained = all(one.requires_grad for one in model.parameters()) and all(map(_is_plain, layers))
+    if not is_trained and not all(map(_is_adapted, layers)):
         return None
     return [LeanLayer(layer, one, found, shape) for layer, one in zip(layers, found.layers, strict=True)]
 
 
-def _fits(layer: Any) -> bool:
+def _linear_in(layer: Any) -> list[Any]:
+    return [one for one in (*layer.self_attn.children(), *layer.mlp.children()) if hasattr(one, "in_features")]
+
+
+def _is_plain(layer: Any) -> bool:
+    return all(type(module) is nn.Linear for module in _linear_in(layer))
+
+
+def _is_adapted(layer: Any) -> bool:
     adapted = [module for module in layer.modules() if isinstance(module, LoraLinear)]
     trained = sum(parameter.requires_grad for parameter in layer.parameters())
-    modules = (*layer.self_attn.children(), *layer.mlp.children())
-    bases = [getattr(module, "base_layer", module) for module in modules if hasattr(module, "in_features")]
+    bases = [getattr(module, "base_layer", module) for module in _linear_in(layer)]
     return bool(adapted) and trained == 2 * len(adapted) and all(quantized.is_known(base) for base in bases)
 
 
@@ -63,6 +71,8 @@ class Given:
     growth: Tensor | None = None
 
 
+Leaves = Mapping[nn.Parameter, Tensor]
+"""Trained parameter -> its stand-in, a view of it that receives the gradient. One without a stand-in is read itself."""
 Kept = Callable[[Tensor, Tensor], None]
 
 
@@ -86,39 +96,43 @@ class LeanLayer:
         self._gate_up, self._down = Joint(*(getattr(mlp, name) for name in of_up)), Joint(mlp.down_proj)
         self._act = getattr(mlp, "act_fn", None) or mlp.activation_fn
         self._slopes: Tensor | None = None
+        parameters = list(layer.parameters())
+        self.learns_all = all(one.requires_grad for one in parameters)
+        """Whether all of its parameters are trained, and none of them is an adapter's."""
+        self._parameters = parameters if self.learns_all else []
 
     def matrices(self) -> list[nn.Parameter]:
-        """The trained matrices."""
-        joints = (self._qkv, self._out, self._gate_up, self._down)
-        return [one for joint in joints for number in joint.adapted for one in joint.modules[number].matrices]
+        """The trained parameters: those of the adapters that are enabled, or all: matrices, biases and norms."""
+        if self.learns_all:
+            return self._parameters
+        return [one for joint in (self._qkv, self._out, self._gate_up, self._down) for one in joint.trained]
 
-    def run(self, given: Given, hidden: Tensor, leaves: Sequence[Tensor] = (), keep: Kept = _drop) -> Tensor:
-        """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. leaves: stand-ins for
-        `matrices` that receive the gradients; their values are not read. keep: gets keys and values, [R, key heads, T,
-        D], as a cache holds them."""
-        names, of = self._described.norm.names, iter(leaves)
-        query, key, value = self._prepared(self._qkv(self._normed(names.before_attention, hidden), of), given)
+    def run(self, given: Given, hidden: Tensor, of: Leaves | None = None, keep: Kept = _drop) -> Tensor:
+        """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. of: the stand-ins for
+        `matrices`. keep: gets keys and values, [R, key heads, T, D], as a cache holds them."""
+        names, of = self._described.norm.names, of or {}
+        query, key, value = self._prepared(self._qkv(self._normed(names.before_attention, hidden, of), of), given, of)
         keep(key, value)
         attention = self.layer.self_attn
         seen, _ = attend(attention, query, key, value, given.segments, dropout=0.0, scaling=self._scale)
-        hidden = self._added(hidden, self._out(seen.flatten(-2), of)[0], names.after_attention)
-        up = self._activated(self._gate_up(self._normed(names.before_mlp, hidden), of))
-        hidden = self._added(hidden, self._down(up, of)[0], names.after_mlp)
+        hidden = self._added(hidden, self._out(seen.flatten(-2), of)[0], names.after_attention, of)
+        up = self._activated(self._gate_up(self._normed(names.before_mlp, hidden, of), of), of)
+        hidden = self._added(hidden, self._down(up, of)[0], names.after_mlp, of)
         return hidden * self.layer.layer_scalar if self._described.layer_scale else hidden
 
-    def _normed(self, name: str, stream: Tensor) -> Tensor:
+    def _normed(self, name: str, stream: Tensor, of: Leaves) -> Tensor:
         """The norm of the residual stream, or itself, in the dtype of the model."""
         if not name:
             return stream.to(getattr(self.layer, self._described.norm.names.after_attention).weight.dtype)
-        return normed(getattr(self.layer, name), stream, self._described)
+        return normed(getattr(self.layer, name), stream, self._described, of)
 
-    def _added(self, stream: Tensor, part: Tensor, norm: str) -> Tensor:
+    def _added(self, stream: Tensor, part: Tensor, norm: str, of: Leaves) -> Tensor:
         if norm:
-            part = normed(getattr(self.layer, norm), part, self._described)
+            part = normed(getattr(self.layer, norm), part, self._described, of)
         scale = self._described.residual_scale
         return stream + (part if scale == 1.0 else part * scale)
 
-    def _prepared(self, parts: Sequence[Tensor], given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    def _prepared(self, parts: Sequence[Tensor], given: Given, of: Leaves) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, [R, their heads, T, D]; the first two are normed and rotated."""
         if len(parts) == 1:
             parts = torch.split(parts[0], [self._queries, self._keys, self._keys], dim=-1)
@@ -131,31 +145,37 @@ class LeanLayer:
         if one.v_norm:
             value = attention.v_norm(value.view(shape))
         value = value.view(shape).transpose(1, 2)
-        if query.is_cuda and query.dtype in ROUNDED and fused_layers.has_kernels(query.device):
-            query, key = (each.view(shape).transpose(1, 2) for each in (query, key))
-            return *self._turned(query, key, angles, growth), value
-        if one.qk_norm == "whole":
-            query, key = attention.q_norm(query), attention.k_norm(key)
-        query, key = query.view(shape), key.view(shape)
-        if one.qk_norm == "head":
-            query, key = attention.q_norm(query), attention.k_norm(key)
-        query, key = query.transpose(1, 2), key.transpose(1, 2)
+        is_ours = query.is_cuda and query.dtype in ROUNDED and fused_layers.has_kernels(query.device)
+        norm = one.qk_norm
+        if norm and (self.learns_all or not is_ours):  # the kernel that rotates has no gradient for their weights
+            if norm == "head":
+                query, key = query.view(shape), key.view(shape)
+            query, key = normed(attention.q_norm, query, one, of), normed(attention.k_norm, key, one, of)
+            norm = ""
+        query, key = (each.view(shape).transpose(1, 2) for each in (query, key))
+        if is_ours:
+            return *self._turned(query, key, angles, growth, norm), value
         if rope is not None and angles is not None:
             cos, sin = angles[:, :, None]
             query, key = (rotate(each, cos, sin, rope.is_interleaved) for each in (query, key))
         return query if growth is None else query * growth[:, None, :, None].to(query.dtype), key, value
 
     def _turned(
-        self, query: Tensor, key: Tensor, angles: Tensor | None, growth: Tensor | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        angles: Tensor | None,
+        growth: Tensor | None,
+        norm: Literal["", "head", "whole"],
     ) -> tuple[Tensor, Tensor]:
-        """By our kernels, which round after the norm and after the rotation."""
+        """By our kernels, which round after the norm and after the rotation. norm: of queries and keys, if frozen."""
         from workers.models.layer_kernels import Rotary, Turn, Turned
 
         one, rope = self._described, self._one.rope
         rotated = 0 if angles is None else angles.shape[-1]
         is_interleaved = rope is not None and rope.is_interleaved
         half = rotated // 2
-        if not one.qk_norm:
+        if not norm:
             if angles is None:
                 return query, key
             if growth is None and not is_interleaved and rotated == self._width and half & (half - 1) == 0:
@@ -163,14 +183,16 @@ class LeanLayer:
                 plain: tuple[Tensor, Tensor] = rotary(query, key, *angles.unbind())
                 return plain
         attention, apply = self.layer.self_attn, Turned.apply
-        weights = (attention.q_norm.weight, attention.k_norm.weight) if one.qk_norm else (None, None)
-        turn = Turn(one.qk_norm, one.norm.eps, one.norm.plus_one, rotated, is_interleaved)
+        weights = (attention.q_norm.weight, attention.k_norm.weight) if norm else (None, None)
+        turn = Turn(norm, one.norm.eps, one.norm.plus_one, rotated, is_interleaved)
         found: tuple[Tensor, Tensor] = apply(query, key, *weights, angles, growth, turn)  # type: ignore[no-untyped-call]
         return found
 
-    def _activated(self, parts: Sequence[Tensor]) -> Tensor:
+    def _activated(self, parts: Sequence[Tensor], of: Leaves) -> Tensor:
         """What the MLP's last layer reads."""
         first, kind = parts[0], self._described.activation
+        if self.learns_all and kind == "xielu":  # the kernel has no gradient for its slopes
+            return _xielu(first, self._act, of)
         if not (first.is_cuda and first.dtype in ROUNDED and fused_layers.has_kernels(first.device)):
             if not self._described.has_gate:
                 alone: Tensor = self._act(first)
@@ -187,7 +209,7 @@ class LeanLayer:
         return Gated.apply(first, parts[1], kind)  # type: ignore[no-untyped-call,no-any-return]
 
     def _of_xielu(self, like: Tensor) -> Tensor:
-        """The slopes of that activation, [4] float32; they are frozen."""
+        """The slopes of that activation, [4] float32; kept, because they are frozen."""
         if self._slopes is None:
             self._slopes = like.new_zeros(4, dtype=torch.float32)
             if self._described.activation == "xielu":
@@ -198,41 +220,58 @@ class LeanLayer:
         return self._slopes
 
 
-def normed(norm: Any, x: Tensor, described: Architecture) -> Tensor:
-    """RMS norm of x, [..., H] in float32 or the dtype of the norm's weight; rounded once, to the latter."""
+def normed(norm: Any, x: Tensor, described: Architecture, of: Leaves | None = None) -> Tensor:
+    """RMS norm of x, [..., H] in float32 or the dtype of the norm's weight; rounded once, to the latter. of: has the
+    stand-in for its weight."""
     weight, one = norm.weight, described.norm
-    does_learn = weight.requires_grad and torch.is_grad_enabled()
-    is_kernels = not does_learn and (x.dtype != weight.dtype or not isinstance(norm, FusedNorm))
+    does_learn = weight.requires_grad
+    is_kernels = does_learn or x.dtype != weight.dtype or not isinstance(norm, FusedNorm)
+    if does_learn and of:
+        weight = of.get(weight, weight)
     if x.is_cuda and is_kernels and weight.dtype in ROUNDED and fused_layers.has_kernels(x.device):
         from workers.models.layer_kernels import Norm
 
         return Norm.apply(x, weight, one.eps, one.plus_one)  # type: ignore[no-untyped-call,no-any-return]
-    if x.dtype == weight.dtype:
+    if x.dtype == weight.dtype and not does_learn:  # the module would read its own weight, not the stand-in
         plain: Tensor = norm(x)
         return plain
-    scale = weight.to(x.dtype) + 1 if one.plus_one else weight.to(x.dtype)
-    return rms_norm(x, weight.shape, scale, one.eps).to(weight.dtype)
+    wide = stream_dtype(x.dtype)
+    scale = weight.to(wide) + 1 if one.plus_one else weight.to(wide)
+    return rms_norm(x.to(wide), weight.shape, scale, one.eps).to(weight.dtype)
+
+
+def _xielu(x: Tensor, act: Any, of: Leaves) -> Tensor:
+    """That activation (arXiv 2411.13010) with gradients for its two slopes; rounded once, to the dtype of x."""
+    wide = x.to(stream_dtype(x.dtype))
+    above, below = (softplus(of.get(alpha, alpha).to(wide.dtype)) for alpha in (act.alpha_p, act.alpha_n))
+    beta, eps = act.beta.to(wide.dtype), act.eps.to(wide.dtype)
+    low = (torch.expm1(torch.minimum(wide, eps)) - wide) * (beta + below)
+    found: Tensor = torch.where(wide > 0, above * wide * wide, low) + beta * wide
+    return found.to(x.dtype)
 
 
 class Joint:
     """Linear modules that read the same x, with or without adapters: [..., in] to [..., out_i] each.
 
-    Their A matrices are stacked, so that one product serves all of them.
+    Their A matrices are stacked, so that one product serves all of them. Modules that are trained themselves have no
+    adapters.
     """
 
     def __init__(self, *modules: Any) -> None:
         self.modules = modules
         self.bases = [getattr(module, "base_layer", module) for module in modules]
         self._adapted = [number for number, module in enumerate(modules) if isinstance(module, LoraLinear)]
+        self.learns = all(base.weight.requires_grad for base in self.bases)
+        """Whether the weights and biases of the modules are trained."""
         self._kept: dict[bool, tuple[Any, Tensor]] = {}
         """Whether they are those of `copies_apart` -> the adapters' state, their A matrices stacked."""
 
-    def __call__(self, x: Tensor, leaves: Iterator[Tensor]) -> Sequence[Tensor]:
-        """leaves: starts with the stand-ins for the matrices of the adapted modules, which are consumed."""
+    def __call__(self, x: Tensor, of: Leaves) -> Sequence[Tensor]:
+        """of: has the stand-ins for what is trained."""
         rows = x.reshape(-1, x.shape[-1])
         if torch.is_grad_enabled():
             apply: Any = _Products.apply
-            outs = apply(rows, self, *islice(leaves, 2 * len(self.adapted)))
+            outs = apply(rows, self, *(of.get(one, one) for one in self.trained))
         else:
             outs = self.forward(rows)[0]
         return [out.view(*x.shape[:-1], -1) for out in outs]
@@ -241,6 +280,13 @@ class Joint:
     def adapted(self) -> list[int]:
         """Indices of the modules whose adapters are enabled."""
         return [number for number in self._adapted if self.modules[number].is_enabled]
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Those of each module in turn: its weight and its bias, if it has one; or the matrices of its adapter."""
+        if self.learns:
+            return [one for base in self.bases for one in (base.weight, base.bias) if one is not None]
+        return [one for number in self.adapted for one in self.modules[number].matrices]
 
     @property
     def scale(self) -> float:
@@ -281,7 +327,8 @@ class Joint:
 
 
 class _Products(torch.autograd.Function):
-    """base(x) + scale * (x A^T) B^T of modules that read the same x; gradients for x and for the float32 matrices."""
+    """base(x) + scale * (x A^T) B^T of modules that read the same x; gradients for x and for the float32 matrices, or
+    for the weights and biases, in their dtype."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, joint: Joint, *matrices: Tensor) -> tuple[Tensor, ...]:
@@ -301,6 +348,12 @@ class _Products(torch.autograd.Function):
                 weight = quantized.weight_of(base, grad.dtype)
                 of_rows = grad @ weight if of_rows is None else of_rows.addmm_(grad, weight)
                 del weight  # free it before the next one is dequantised
+        if joint.learns:
+            found = []
+            for base, grad in zip(joint.bases, grads, strict=True):
+                found.append(grad.t() @ rows)
+                found += [] if base.bias is None else [grad.sum(0)]
+            return of_rows, None, *found
         if inner is None:
             return of_rows, None
         of_inner, of_b = torch.empty_like(inner), []

@@ -2,11 +2,15 @@
 layers all that they computed, if there is memory for that.
 
 It takes the place of the model's own pass, with gradient checkpointing, where all layers are fast (`fast_layers.py`).
+
+Gradients of an adapter are small: they add up in one buffer that stays (`Sums`). Those of all weights would be a second
+copy of the model. So each layer's are given on as soon as they are there (`give`), to the optimiser's hooks if it has
+some, which add them to float32 sums that live as long as an update; nothing but one layer's is held in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -33,9 +37,10 @@ class Inputs(Protocol):
     def pop(self) -> Tensor: ...
 
 
-Learnt = Callable[[Tensor], Sequence[Tensor | None]]
-"""Gets the gradient of a pass's result, and adds the gradients of `Stack.matrices` to their `grad`. Returns those that
-autograd is to add instead: hooks on the matrices wait for it. Call it once at most."""
+Learnt = Callable[[Tensor], tuple[Tensor | None, Sequence[Tensor | None]]]
+"""Gets the gradient of a pass's result, and adds the gradients of `Stack.matrices` to their `grad`. Returns the
+gradient of the embeddings if they are trained, then those of the matrices that autograd is to add instead: hooks on an
+adapter's wait for it. Call it once at most."""
 
 
 class Runner(Protocol):
@@ -51,19 +56,18 @@ class Runner(Protocol):
 
 
 def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor | None:
-    """Final hidden states, [R, T, H]; None if `model` has no stack, or its embeddings are trained."""
+    """Final hidden states, [R, T, H]; None if `model` has no stack."""
     runner: Runner | None = getattr(model, "fast_runner", None)
     if runner is None:
         return None
     architecture = described(model)
     assert architecture is not None
     hidden = embedded(model, architecture, ids)
-    if hidden.requires_grad:
-        return None
     given = given_of(model, architecture, hidden, positions, segments)
     if torch.is_grad_enabled():
         apply: Any = _Pass.apply
-        out = apply(runner, given, hidden, *runner.stack.matrices())
+        # Where all weights are trained, `give` does what autograd does with a gradient of a parameter.
+        out = apply(runner, given, hidden, *(() if runner.stack.learns_all else runner.stack.matrices()))
     else:
         out = runner.score(given, hidden)
     return normed(model.model.norm, out, architecture)
@@ -121,8 +125,8 @@ def _given(architecture: Architecture, angles: Mapping[str, Tensor], positions: 
 
 @dataclass(frozen=True)
 class Ran:
-    """A layer that ran with gradients. wanted: the stand-ins for its matrices, then its input, if the layer has one
-    below that learns."""
+    """A layer that ran with gradients. wanted: the stand-ins for its matrices, then its input, if anything below the
+    layer learns."""
 
     wanted: list[Tensor]
     out: Tensor
@@ -136,10 +140,19 @@ class Stack:
         others it computes again for the gradient. It depends on nothing else, so equal passes give equal bits."""
         self._layers, self._kept_tokens = list(layers), kept_tokens
         self._sums: Sums | None = None
+        self.learns_all = all(layer.learns_all for layer in layers)
+        """Whether all weights are trained, and with them the embeddings."""
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
     def matrices(self) -> list[nn.Parameter]:
-        """The trained matrices, layer by layer; empty while the adapter is disabled."""
+        """The trained parameters, layer by layer; empty while the adapter is disabled."""
         return [matrix for layer in self._layers for matrix in layer.matrices()]
+
+    def matrices_of(self, number: int) -> list[nn.Parameter]:
+        """Those of a layer."""
+        return self._layers[number].matrices()
 
     def sums(self) -> Sums:
         """Where the gradients of `matrices` add up: the same until these move."""
@@ -169,19 +182,25 @@ class Stack:
         layer = self._layers[number]
         with torch.enable_grad():
             # Not the parameters: autograd ties those to the stream that first used them, which a graph forbids.
-            leaves = [matrix.detach().requires_grad_() for matrix in layer.matrices()]
-            hidden = hidden.detach().requires_grad_(number > 0)  # nothing below layer 0 learns
-            return Ran([*leaves, hidden] if number else leaves, layer.run(given, hidden, leaves))
+            leaves = {matrix: matrix.detach().requires_grad_() for matrix in layer.matrices()}
+            is_wanted = number > 0 or self.learns_all  # an adapter's first layer has frozen embeddings below it
+            hidden = hidden.detach().requires_grad_(is_wanted)
+            wanted = [*leaves.values(), *([hidden] if is_wanted else [])]
+            return Ran(wanted, layer.run(given, hidden, leaves))
+
+    def backward_of(self, number: int, grad: Tensor, given: Given, tape: Tape) -> tuple[list[Tensor], Tensor]:
+        """A layer's gradients, and that of its input; `grad` itself if nothing below it learns. grad: of its result.
+        Call it for the last layer first: it takes what `tape` has of each."""
+        ran = tape.ran.pop() if tape.ran else self._run(number, given, tape.inputs.pop().to(grad.dtype))
+        each = list(torch.autograd.grad(ran.out, ran.wanted, grad))
+        del ran  # with what it kept
+        return (each, each.pop()) if number > 0 or self.learns_all else (each, grad)
 
     def backward(self, grad: Tensor, given: Given, tape: Tape) -> list[Tensor]:
         """Gradients of `matrices`, given the gradient of the result. Empties `tape`."""
         found: list[list[Tensor]] = []
-        for number in reversed(range(len(self._layers))):
-            ran = tape.ran.pop() if tape.ran else self._run(number, given, tape.inputs.pop().to(grad.dtype))
-            each = list(torch.autograd.grad(ran.out, ran.wanted, grad))
-            del ran  # with what it kept
-            if number:
-                grad = each.pop()
+        for number in reversed(range(len(self))):
+            each, grad = self.backward_of(number, grad, given, tape)
             found.append(each)
         return [one for each in reversed(found) for one in each]
 
@@ -234,6 +253,15 @@ class Sums:
             matrix.grad = part
 
 
+def give(matrices: Sequence[nn.Parameter], gradients: Iterable[Tensor]) -> None:
+    """Do with gradients what autograd does: add each to the one that is there, or make it that; then call the hooks, by
+    which an optimiser may take it."""
+    for matrix, gradient in zip(matrices, gradients, strict=True):
+        matrix.grad = gradient if matrix.grad is None else matrix.grad.add_(gradient)
+        for hook in tuple((matrix._post_accumulate_grad_hooks or {}).values()):
+            hook(matrix)
+
+
 class Plain:
     """Launches kernels one by one."""
 
@@ -248,11 +276,17 @@ class Plain:
         tape = Tape(HostInputs(hidden.device) if self._offloads else list[Tensor]())
         out = self.stack.forward(given, hidden, tape)
 
-        def backward(grad: Tensor) -> Sequence[Tensor | None]:
+        def of_adapter(grad: Tensor) -> tuple[None, Sequence[Tensor | None]]:
             found, sums = self.stack.backward(grad, given, tape), self.stack.sums()
-            return sums.added(lambda: torch._foreach_add_(sums.parts, found))
+            return None, sums.added(lambda: torch._foreach_add_(sums.parts, found))
 
-        return backward, out
+        def of_all(grad: Tensor) -> tuple[Tensor, Sequence[None]]:
+            for number in reversed(range(len(self.stack))):
+                found, grad = self.stack.backward_of(number, grad, given, tape)
+                give(self.stack.matrices_of(number), found)
+            return grad.to(hidden.dtype), ()
+
+        return of_all if self.stack.learns_all else of_adapter, out
 
 
 class _Pass(torch.autograd.Function):
@@ -267,4 +301,5 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, None, None, *ctx.learnt(grad)
+        of_hidden, of_matrices = ctx.learnt(grad)
+        return None, None, of_hidden, *of_matrices

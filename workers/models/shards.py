@@ -45,6 +45,8 @@ class Shards(Several):
         trained = trainable(model)
         self.gathered_bytes = sum(parameter.nbytes for parameter in trained.values())
         self._shapes = {name: parameter.shape for name, parameter in trained.items()}
+        # The written-out layers read weights without calling their modules, and only those gather a shard.
+        model.fast_runner = None
         self._mesh = init_device_mesh(model.device.type, (group.size,))
         how: dict[str, Any] = {"mesh": self._mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32)}
         for layer in model.model.layers:

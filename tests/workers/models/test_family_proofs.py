@@ -71,6 +71,7 @@ def test_gradients_of_packed_rows_are_those_of_lone_sequences(name: str, rank: i
     """Terms of either sign cancel, so rounding is a share of the largest gradient of all, and of each tensor."""
     policy, _ = adapted(name, tmp_path, rank, gradient_checkpointing=True)
     model = policy.model
+    assert model.fast_runner.stack.learns_all is (rank == 0)
     rollouts = NativeEngine(model).generate(REQUESTS, Asked(max_new_tokens=WINDOW + 4, ignore_stop=True))
     weights = [torch.linspace(-1, 1, len(one.completion_ids)) for one in rollouts]
     row_tokens = plain.row_tokens_for(model, 512)

@@ -28,6 +28,7 @@ from workers.models import adapters, fast_graphs, lora, packing, quantized
 from workers.models.adapters import linear_names
 from workers.models.fast_layers import Joint, fast_layers
 from workers.models.log_probs import score
+from workers.models.optimizer import trainable
 from workers.models.policy import open_policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,22 +112,18 @@ def test_a_rollout_with_a_cache_draws_the_same_tokens() -> None:
     assert torch.equal(*drawn)
 
 
-@pytest.mark.parametrize(
-    "adapter",
-    [
-        pytest.param(replace(OWN, implementation="peft"), id="peft's"),
-        pytest.param(Adapter(), id="none: all is trained"),
-    ],
-)
-def test_layers_with_anything_else_that_is_trained_stay_as_they_are(adapter: Adapter) -> None:
-    assert not is_fast(model_of(adapter, recomputed=True))
+def test_layers_with_anothers_adapter_stay_as_they_are() -> None:
+    assert not is_fast(model_of(replace(OWN, implementation="peft"), recomputed=True))
 
 
-def test_a_layer_with_a_trained_norm_stays_as_it_is() -> None:
-    model = model_of(OWN, recomputed=False)
-    for layer in model.model.layers:
+def test_a_layer_of_which_a_part_is_trained_stays_as_it_is() -> None:
+    with_norm, beside_weights, without_bias = (model_of(one, recomputed=False) for one in (OWN, OWN, Adapter()))
+    for layer in with_norm.model.layers:
         layer.input_layernorm.weight.requires_grad_(True)
-    assert fast_layers(model) is None
+    beside_weights.requires_grad_(True)
+    without_bias.model.layers[1].self_attn.q_proj.bias.requires_grad_(False)
+    assert [fast_layers(one) for one in (with_norm, beside_weights, without_bias)] == [None] * 3
+    assert fast_layers(model_of(Adapter(), recomputed=False)) is not None
 
 
 class Count(TorchDispatchMode):
@@ -164,7 +161,7 @@ def test_products_of_one_input_are_those_of_each_module() -> None:
         total = sum((out * weight).sum() for out, weight in zip(outs, weights, strict=True))
         return torch.autograd.grad(total, (x, *adapted.matrices))
 
-    outs = Joint(plain, adapted)(x, iter(adapted.matrices))
+    outs = Joint(plain, adapted)(x, {})
     expected = plain(x), adapted(x)
     torch.testing.assert_close(tuple(outs), expected)
     torch.testing.assert_close(gradients(outs), gradients(expected))
@@ -206,14 +203,14 @@ def packed(vocabulary: int) -> packing.Pack:
 
 
 def passed(model: Any, *, is_written_out: bool) -> list[Tensor]:
-    """Log-probs of all tokens, and the gradients of the adapter."""
+    """Log-probs of all tokens, and the gradients of all that is trained."""
     runner = model.fast_runner
     model.fast_runner = runner if is_written_out else None
     model.zero_grad()
     found = score(model, packed(250).to(model.device), 1.0).log_probs
     (found * torch.linspace(-1, 1, len(found), device=found.device)).sum().backward()
     model.fast_runner = runner
-    return [found.detach(), *(one.grad.clone() for one in adapters.adapter_of(model).values())]
+    return [found.detach(), *(one.grad.clone() for one in trainable(model).values())]  # type: ignore[union-attr]
 
 
 def apart(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
@@ -222,11 +219,12 @@ def apart(found: list[Tensor], exact: list[Tensor]) -> tuple[float, float]:
     return float((found[0].double() - exact[0].double()).abs().max()), float((one - other).norm() / other.norm())
 
 
+@pytest.mark.parametrize("rank", [0, 4], ids=["all weights", "an adapter"])
 @pytest.mark.parametrize("name", sorted(FAMILIES - UNSAMPLED))
-def test_every_family_has_the_log_probs_and_gradients_of_its_modules(name: str, tmp_path: Path) -> None:
+def test_every_family_has_the_log_probs_and_gradients_of_its_modules(name: str, rank: int, tmp_path: Path) -> None:
     write(name, tmp_path)
     knobs = Model(path=str(tmp_path), dtype="float32", gradient_checkpointing=True)
-    adapter = Adapter(rank=4, targets=tuple(linear_names(family_of(name))), implementation="own")
+    adapter = Adapter(rank=rank, targets=tuple(linear_names(family_of(name))), implementation="own")
     model = open_policy(profile_of(tmp_path, model=knobs, adapter=adapter), None, torch.device("cpu")).model.double()
     assert is_fast(model)
     with torch.no_grad():
@@ -255,9 +253,12 @@ class TestOnAGpu:
             for name, off in all_of("cuda", dtype):
                 assert max(off) < bound, (name, dtype, off)
 
+    @pytest.mark.parametrize("has_adapters", [False, True], ids=["all weights", "an adapter"])
     @pytest.mark.parametrize("name", OTHERS)
-    def test_every_family_learns_as_near_to_float32_as_its_modules_do(self, name: str) -> None:
-        model = other_model(name, nf4=False, has_adapters=True)
+    def test_every_family_learns_as_near_to_float32_as_its_modules_do(self, name: str, has_adapters: bool) -> None:
+        model = other_model(name, nf4=False, has_adapters=has_adapters)
+        if not has_adapters:
+            model.requires_grad_(True)
         fast_graphs.enable(model, with_graphs=False)
         assert is_fast(model)
         exact = copy.deepcopy(model).float()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,22 +16,23 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from msgspec.structs import replace
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from profiles.footprint import GIB, Work, training
-from profiles.schema import Model, Profile
+from profiles.schema import Adapter, Model, Optimizer, Profile
 from profiles.shapes import ARCHITECTURES, shape_of
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_fast_layers import ATTENTION, MLP, OWN, model_of
 from workers.memory.phases import CudaGauge
-from workers.models import adapters, fast_graphs
+from workers.models import adapters, fast_graphs, optimizer
 from workers.models.fast_graphs import Captured
 from workers.models.fast_layers import Given, LeanLayer
 from workers.models.fast_stack import ALIGNED, Plain, Stack
 from workers.models.log_probs import score
 from workers.models.lora import LoraLinear
+from workers.models.master import MasterWeights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ALL = replace(OWN, targets=ATTENTION + MLP)
@@ -428,6 +431,226 @@ def test_where_a_graph_cannot_be_made_kernels_are_launched(
         for name, value in exact.items():
             assert float((found[name] - value).norm()) <= 2 * float((rounded[name] - value).norm()), name
     assert str(error).splitlines()[0] in caplog.text and len(made) == stage
+
+
+# --- all weights -----------------------------------------------------------------------------------------------------
+
+WHOLE = Adapter()
+
+
+def whole(*, recomputed: bool = True) -> Any:
+    """A model in float64 that is trained whole; its norms and biases say something."""
+    model = model_of(WHOLE, recomputed=recomputed).double()
+    random = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for one in model.parameters():
+            if one.ndim == 1:
+                one.add_(0.3 * torch.randn(one.shape, generator=random))
+    return model
+
+
+def learned_by(model: Any, *counts: int) -> dict[str, Tensor]:
+    """Log-probabilities of the last pass, and gradients of all weights, summed over passes of so many completions."""
+    model.zero_grad(set_to_none=True)
+    for count in counts:
+        found = score(model, pack_of(model, count).to(model.device), 0.7).log_probs
+        found.sum().backward()
+    gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+    return gradients | {"log_probs": found.detach()}
+
+
+def test_all_weights_get_the_gradients_that_the_modules_give_them() -> None:
+    """The embedding, which is tied to the head, and the last norm among them."""
+    model, plain = whole(), whole(recomputed=False)
+    assert model.fast_runner.stack.learns_all and not hasattr(plain, "fast_runner")
+    expected = learned_by(plain, 6)
+    assert {"model.embed_tokens.weight", "model.norm.weight", "model.layers.1.self_attn.q_proj.bias"} < expected.keys()
+    assert_same(learned_by(model, 6), expected)
+    assert_same(learned_by(model, 6, 4, 6), learned_by(plain, 6, 4, 6))
+
+
+def test_what_is_scored_with_all_weights_is_what_is_learnt_from() -> None:
+    model = model_of(WHOLE, recomputed=True, dtype="bfloat16")
+    with torch.no_grad():
+        scored = score(model, pack_of(model), 0.7).log_probs
+    assert torch.equal(scored, learned_by(model, 6)["log_probs"])
+
+
+def test_all_weights_learn_alike_from_layers_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(WHOLE, recomputed=True)
+    layers, tokens = len(model.model.layers), pack_of(model).ids.numel()
+    runs, found = Runs(model, monkeypatch), list[dict[str, Tensor]]()
+    for kept in range(layers + 1):
+        model.fast_runner = Plain(Stack(model.fast_runner.stack._layers, kept * tokens))
+        runs.counts[:] = [0] * layers
+        found.append(learned_by(model, 6))
+        assert runs.counts == [2] * (layers - kept) + [1] * kept
+    assert all(torch.equal(one[name], other[name]) for one, other in pairwise(found) for name in one)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_graphs_over_all_weights_give_what_launches_gave(dtype: str) -> None:
+    """To the bit, and through the optimiser of that dtype, whose updates they see. A graph for each layer's backward
+    pass; shapes share what these leave."""
+    weights = []
+    for is_waiting in (True, False):
+        model = model_of(WHOLE, recomputed=True, dtype=dtype)
+        stepper = optimizer.build(model, Optimizer(learning_rate=1e-3, warmup_steps=0))
+        _, record = captured(model, is_waiting=is_waiting)
+        for _ in range(4):
+            for count in (6, 4, 6):
+                score(model, pack_of(model, count), 0.7).log_probs.sum().backward()
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+        layers = len(model.model.layers)
+        assert record.made == is_waiting * (1 + layers)
+        assert record.replayed == is_waiting * 10 * (1 + layers)
+        weights.append([one.detach().clone() for one in model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+
+
+def test_rows_of_several_shapes_share_what_graphs_of_layers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_graphs, "ROUND", 4)
+    model, plain = whole(), whole(recomputed=False)
+    runner, record = captured(model)
+    for counts in ((4, 4, 4), (6, 6, 6), (4, 6)):
+        assert_same(learned_by(model, *counts), learned_by(plain, *counts))
+    assert record.made == 2 * (1 + len(model.model.layers))
+    (staged,) = runner._staged.values()
+    assert [one.shape for one in staged] == [one.shape for one in model.model.layers[0].parameters()]
+    held = fast_graphs.held_bytes(model)
+    fast_graphs.allow(model, with_graphs=True)
+    assert held > sum(one.nbytes for one in staged) and fast_graphs.held_bytes(model) == 0
+
+
+def test_a_pass_whose_graphs_are_given_back_before_its_gradient_comes_still_has_it() -> None:
+    model, expected = whole(), learned_by(whole(recomputed=False), 6)
+    captured(model)
+    for _ in range(3):
+        learned_by(model, 6)
+    model.zero_grad(set_to_none=True)
+    waiting = score(model, pack_of(model), 0.7).log_probs.sum()
+    fast_graphs.allow(model, with_graphs=False)
+    waiting.backward()
+    del expected["log_probs"]
+    assert_same({name: one.grad for name, one in model.named_parameters()}, expected)
+
+
+@pytest.mark.parametrize("is_captured", [False, True], ids=["launched", "captured"])
+def test_of_all_gradients_in_16_bits_there_are_never_more_than_a_layers(is_captured: bool) -> None:
+    """Beside the float32 sums, which an update frees. The embedding's is of its own size."""
+    model = model_of(WHOLE, recomputed=True, dtype="bfloat16")
+    stepper = optimizer.build(model, Optimizer(warmup_steps=0))
+    assert isinstance(stepper, MasterWeights)
+    if is_captured:
+        captured(model)
+    for _ in range(3):
+        score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    most, take = list[int](), MasterWeights._take
+    sizes = {tuple(one.shape) for one in model.model.layers[0].mlp.parameters()}
+
+    def counting(name: str, parameter: nn.Parameter) -> None:
+        gc.collect()
+        tensors = [one for one in gc.get_objects() if type(one) is Tensor and tuple(one.shape) in sizes]
+        most.append(sum(one.dtype == torch.bfloat16 and not one.requires_grad for one in tensors))
+        take(stepper, name, parameter)
+
+    for name, one in model.named_parameters():
+        one._post_accumulate_grad_hooks.clear()
+        one.register_post_accumulate_grad_hook(partial(counting, name))
+    score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    # What a graph leaves, and the copies of it.
+    assert 0 < max(most) <= (2 if is_captured else 1) * len(list(model.model.layers[0].mlp.parameters()))
+    assert all(one.grad is None for one in model.parameters())
+    stepper.step()
+    assert not stepper.gradients
+
+
+@pytest.mark.parametrize("is_captured", [False, True], ids=["launched", "captured"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_hook_may_keep_the_gradients_of_all_weights(dtype: str, is_captured: bool) -> None:
+    model = model_of(WHOLE, recomputed=True, dtype=dtype)
+    if is_captured:
+        captured(model)
+    expected = [learned_by(model, count) for count in (6, 6, 6, 6)]
+    taken: dict[str, list[Tensor]] = {}
+    for name, one in model.named_parameters():
+
+        def take(parameter: Tensor, name: str = name) -> None:
+            assert parameter.grad is not None
+            taken.setdefault(name, []).append(parameter.grad)
+            parameter.grad = None
+
+        one.register_post_accumulate_grad_hook(take)
+    model.zero_grad(set_to_none=True)
+    for _ in range(2):
+        score(model, pack_of(model), 0.7).log_probs.sum().backward()
+    assert taken.keys() == dict(model.named_parameters()).keys()
+    for name, each in taken.items():
+        assert len(each) == 2 and all(torch.equal(one, expected[-1][name]) for one in each)
+
+
+def test_in_16_bits_gradients_of_all_weights_are_nearer_to_float32_than_those_of_modules() -> None:
+    fast, plain = (model_of(WHOLE, recomputed=each, dtype="bfloat16") for each in (True, False))
+    exact = learned_by(copy.deepcopy(plain).float(), 6)
+    off = [
+        float(sum((one[name].double() - exact[name]).square().sum() for name in exact))
+        for one in (learned_by(fast, 6), learned_by(plain, 6))
+    ]
+    assert off[0] < off[1]
+
+
+def test_where_a_layers_graph_cannot_be_made_kernels_are_launched(caplog: pytest.LogCaptureFixture) -> None:
+    model, expected = whole(), learned_by(whole(recomputed=False), 6)
+    made = list[object]()
+
+    def fail(work: Any) -> Any:
+        made.append(work)
+        work()
+        if len(made) == 3:
+            raise torch.OutOfMemoryError("no")
+        return work
+
+    model.fast_runner = Captured(Plain(model.fast_runner.stack), model, fail, lambda work: (True, work()))
+    for _ in range(4):
+        assert_same(learned_by(model, 6), expected)
+    assert len(made) == 3 and "run without graphs: no" in caplog.text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("layers", [0, 1, 100], ids=lambda layers: f"{layers} kept at most")
+def test_on_a_gpu_replays_over_all_weights_give_what_launches_gave(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, over updates of the float32 copies; and nothing stays from one to the next."""
+    model = model_of(WHOLE, recomputed=True, device="cuda", dtype="bfloat16")
+    runner = model.fast_runner
+    assert isinstance(runner, Captured)
+    runner.stack._kept_tokens = layers * fast_graphs.ROUND * len(pack_of(model).ids)
+    monkeypatch.setattr(runner, "_measured", lambda work: (True, work()))
+    stepper, now = optimizer.build(model, Optimizer(learning_rate=1e-3, warmup_steps=0)), list[int]()
+    assert isinstance(stepper, MasterWeights)
+
+    def gradients() -> dict[str, Tensor]:
+        stepper.zero_grad()
+        for _ in range(2):
+            score(model, pack_of(model).to("cuda"), 0.7).log_probs.sum().backward()
+        return {name: stepper.gradient(name).clone() for name in stepper.masters}
+
+    for step in range(6):
+        found = gradients()
+        assert bool(runner._graphs) is (step >= 1)
+        monkeypatch.setattr(runner, "may_capture", False)
+        launched = gradients()
+        monkeypatch.setattr(runner, "may_capture", True)
+        assert all(torch.equal(value, launched[name]) for name, value in found.items())
+        model.fast_runner = runner.plain
+        assert_same(found, gradients(), 0.02)
+        model.fast_runner = runner
+        stepper.step()
+        del found, launched
+        now.append(CudaGauge(lambda: fast_graphs.held_bytes(model)).read().allocated)
+    assert now[-1] - now[2] < 2**20
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
