@@ -157,11 +157,13 @@ def inputs_are_kept_alone(p: Profile) -> Finding | None:
 
 
 def layers_are_kept_beside_recomputed_ones(p: Profile) -> Finding | None:
-    has_own = p.adapter.rank > 0 and p.adapter.implementation == "own"
-    if not p.model.keep_gib or (p.model.gradient_checkpointing and has_own):
+    is_own = p.adapter.implementation == "own" if p.adapter.rank else p.run.ranks == 1
+    if not p.model.keep_gib or (p.model.gradient_checkpointing and is_own):
         return None
-    what = 'needs gradient_checkpointing, without which all layers are kept, and an adapter with implementation = "own"'
-    return Finding(("model.keep_gib", "model.gradient_checkpointing", "adapter.rank", "adapter.implementation"), what)
+    what = "needs gradient_checkpointing, without which all layers are kept; an adapter also needs implementation = "
+    what += '"own", and training of all weights one GPU'
+    knobs = "model.keep_gib", "model.gradient_checkpointing", "adapter.rank", "adapter.implementation", "run.gpus"
+    return Finding(knobs, what)
 
 
 def overlap_has_a_worker(p: Profile) -> Finding | None:

@@ -125,7 +125,8 @@ class Model(Section, frozen=True):
     offload_inputs: Annotated[bool, FREE] = False
     """With `gradient_checkpointing`: the layers' inputs wait in host memory for the backward pass. For long rows."""
     keep_gib: Annotated[float, Meta(ge=0), FREE] = 0.0
-    """With `gradient_checkpointing` and an adapter: memory for layers that are kept, not recomputed. Faster updates."""
+    """With `gradient_checkpointing`: memory for layers that are kept, not recomputed. Faster updates. All weights:
+    on one GPU only."""
 
 
 class Adapter(Section, frozen=True):

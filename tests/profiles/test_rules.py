@@ -63,13 +63,13 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
             pytest.param(
                 "layers_are_kept_beside_recomputed_ones",
                 {"model.keep_gib": 1.0, "adapter.rank": 8, "model.gradient_checkpointing": True} | wrong,
-                {"model.keep_gib": 1.0, "adapter.rank": 8, "model.gradient_checkpointing": True},
+                {"model.keep_gib": 1.0, "adapter.rank": 8, "model.gradient_checkpointing": True} | right,
                 id=f"kept layers: {name}",
             )
-            for name, wrong in (
-                ("all are", {"model.gradient_checkpointing": False}),
-                ("no adapter", {"adapter.rank": 0}),
-                ("peft's", {"adapter.implementation": "peft"}),
+            for name, wrong, right in (
+                ("all are", {"model.gradient_checkpointing": False}, {"adapter.rank": 0}),
+                ("shards", {"adapter.rank": 0, "run.gpus": 2}, {"adapter.rank": 8, "run.gpus": 2}),
+                ("peft's", {"adapter.implementation": "peft"}, {}),
             )
         ),
         *(
