@@ -634,7 +634,7 @@ def test_on_a_gpu_replays_over_all_weights_give_what_launches_gave(
     def gradients() -> dict[str, Tensor]:
         stepper.zero_grad()
         for _ in range(2):
-            score(model, pack_of(model).to("cuda"), 0.7).log_probs.sum().backward()
+            score(model, pack_of(model).to(torch.device("cuda")), 0.7).log_probs.sum().backward()
         return {name: stepper.gradient(name).clone() for name in stepper.masters}
 
     for step in range(6):
