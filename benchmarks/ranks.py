@@ -120,7 +120,7 @@ def measured(args: argparse.Namespace, gpus: int) -> dict[str, Any]:
                         "rollout_s": rollout_s,
                         "update_s": update_s,
                         "finite": is_finite,
-                        "memory": [figures.memory for figures in rank_group.call(TakeFigures())],
+                        "memory": [figures.metrics for figures in rank_group.call(TakeFigures())],
                     }
                     | {name: learned[name] for name in ("loss", "grad_norm", "entropy", "mismatch_mean")}
                 )

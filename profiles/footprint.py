@@ -215,7 +215,7 @@ def head_rows_of(profile: Profile, shape: Shape) -> int:
 
 def _head_rows(profile: Profile, shape: Shape, tokens: int, places: int) -> int:
     each, row, is_full = _itemsize(profile), LOGIT_BYTES * shape.vocab_size, profile.adapter.rank == 0
-    body = _block_bytes(profile, shape) * tokens + 2 * _dequantised(profile, shape)
+    body = _block_bytes(profile, shape) * tokens + 2 * _for_products(profile, shape)
     # A trained head sums its gradient in float32 while the logits are there.
     own = (each + 4) * shape.hidden_size * places + 4 * shape.vocab_size * shape.hidden_size * is_full
     scoring = (body + _kept_bytes(profile, shape, tokens) - _reading_bytes(profile, shape) * tokens) // row
@@ -239,7 +239,7 @@ def kept_tokens(profile: Profile, shape: Shape) -> int:
 def graph_tokens(profile: Profile, shape: Shape, room: int) -> int:
     """Tokens of the largest training pass whose graphs hold at most `room` bytes: what a pass takes but its head."""
     # Gradients of a layer: where they are computed, and where they wait to be added to those of earlier passes.
-    fixed = 2 * _dequantised(profile, shape) + 2 * _layer_gradients(profile, shape) + int(profile.model.keep_gib * GIB)
+    fixed = 2 * _for_products(profile, shape) + 2 * _layer_gradients(profile, shape) + int(profile.model.keep_gib * GIB)
     inputs = _itemsize(profile) * shape.hidden_size * shape.num_hidden_layers
     return max(0, int(room / FRAGMENTATION) - fixed) // (_block_bytes(profile, shape) + inputs)
 
@@ -334,7 +334,7 @@ def training(profile: Profile, shape: Shape, work: Work) -> dict[str, int]:
     kept = _kept_bytes(profile, shape, work.tokens)
     table = shape.vocab_size * h
     head = _logit_bytes(shape) * work.head_rows * shape.vocab_size + (each + 4) * h * work.places
-    body = block * work.tokens + 2 * _dequantised(profile, shape)
+    body = block * work.tokens + 2 * _for_products(profile, shape)
     # Full training: the head's gradient is summed in float32 and rounded, then kept until the embedding's is ready.
     head_and_its_gradient = head + (4 + each) * table * is_full
     body_and_its_gradient = body + _layer_gradients(profile, shape) + each * table * is_full
@@ -415,7 +415,7 @@ def _block_bytes(profile: Profile, shape: Shape) -> int:
     each = _itemsize(profile)
     if profile.model.gradient_checkpointing:
         of_h = 13 if has_peft(profile) else 9
-        return each * (7 * f + of_h * h + 7 * k) + _adapter_inputs(profile, shape)
+        return each * (7 * f + of_h * h + 7 * k) + _adapter_inputs(profile, shape) + _rounded_bytes(profile, shape)
     return each * (3 * f + 4 * h + 3 * k)
 
 
@@ -437,6 +437,22 @@ def _dequantised(profile: Profile, shape: Shape) -> int:
     if profile.model.quantization != "nf4":
         return 0
     return _itemsize(profile) * max(inputs * outputs for inputs, outputs in shape.linear.values())
+
+
+def _for_products(profile: Profile, shape: Shape) -> int:
+    """The largest matrix of a block as an update multiplies with it, where that is not the weight itself: dequantised,
+    or rounded to 8 bits."""
+    if not profile.model.fp8:
+        return _dequantised(profile, shape)
+    return max(inputs * outputs for inputs, outputs in shape.linear.values())
+
+
+def _rounded_bytes(profile: Profile, shape: Shape) -> int:
+    """Bytes per token of a product in 8 bits: its other factor, and one more gradient of an input, which is added to
+    another only afterwards."""
+    if not profile.model.fp8:
+        return 0
+    return max(max(pair) for pair in shape.linear.values()) + _itemsize(profile) * shape.hidden_size
 
 
 def _mask(work: Work) -> int:

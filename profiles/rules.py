@@ -166,6 +166,25 @@ def layers_are_kept_beside_recomputed_ones(p: Profile) -> Finding | None:
     return Finding(knobs, what)
 
 
+def eight_bits_have_frozen_weights(p: Profile) -> Finding | None:
+    has_own = p.adapter.rank > 0 and p.adapter.implementation == "own"
+    is_written_out = has_own and p.model.gradient_checkpointing and p.model.dtype == "bfloat16"
+    if not p.model.fp8 or (is_written_out and p.run.worker in ("azr", "grpo", "fake")):
+        return None
+    return Finding(
+        (
+            "model.fp8",
+            "adapter.rank",
+            "adapter.implementation",
+            "model.gradient_checkpointing",
+            "model.dtype",
+            "run.worker",
+        ),
+        'needs an adapter with implementation = "own", gradient_checkpointing, dtype = "bfloat16", and the worker azr '
+        "or grpo: only their written-out layers compute products in 8 bits",
+    )
+
+
 def overlap_has_a_worker(p: Profile) -> Finding | None:
     if p.run.overlap == 0 or p.run.worker in ("grpo", "azr", "fake"):
         return None
@@ -443,6 +462,7 @@ RULES = (
     the_built_in_model_has_its_own_style,
     inputs_are_kept_alone,
     layers_are_kept_beside_recomputed_ones,
+    eight_bits_have_frozen_weights,
     overlap_has_a_worker,
     overlap_has_one_engine,
     sampler_is_a_second_device,

@@ -127,6 +127,9 @@ class Model(Section, frozen=True):
     keep_gib: Annotated[float, Meta(ge=0), FREE] = 0.0
     """With `gradient_checkpointing`: memory for layers that are kept, not recomputed. Faster updates. All weights:
     on one GPU only."""
+    fp8: bool = False
+    """An update's products with frozen weights in 8 bits (e4m3), from the RTX 40 series on. A worker first compares the
+    gradient with that in bfloat16, and falls back to it if they differ by more than rounding explains."""
 
 
 class Adapter(Section, frozen=True):

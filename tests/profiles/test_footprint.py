@@ -19,6 +19,7 @@ from profiles.footprint import (
     Work,
     demand_of,
     head_rows_of,
+    training,
     work_of,
 )
 from profiles.load import load_profile
@@ -141,6 +142,19 @@ OPTIMIZER = own().optimizer
 )  # fmt: skip
 def test_what_saves_memory_is_seen_to(less: Profile, more: Profile) -> None:
     assert total(less) < total(more)
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_products_in_8_bits_take_a_byte_a_weight_and_more_for_each_token(quantization: str) -> None:
+    plain = own(adapter=Adapter(rank=16), model=replace(own().model, quantization=quantization))
+    rounded = replace(plain, model=replace(plain.model, fp8=True))
+    work = work_of(plain, R1)
+    more = sum(training(rounded, R1, work).values()) - sum(training(plain, R1, work).values())
+    largest, weights = max(map(max, R1.linear.values())), max(a * b for a, b in R1.linear.values())
+    matrices = (
+        -2 * weights if quantization == "nf4" else 2 * weights
+    )  # twice: two bytes before, none of a base in 16 bits
+    assert more == work.tokens * (largest + 2 * R1.hidden_size) + matrices
 
 
 @settings(max_examples=60, deadline=None)

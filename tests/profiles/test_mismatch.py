@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profiles.mismatch import FLOAT32, ROUNDED, bounds_of, judged_mean
+from profiles.mismatch import FLOAT32, FP8, ROUNDED, bounds_of, judged_mean
 from profiles.schema import Model, Optimizer, Profile, Sampling, Vllm
 
 
@@ -18,6 +18,7 @@ from profiles.schema import Model, Optimizer, Profile, Sampling, Vllm
         ({}, FLOAT32),
         ({"model": Model(dtype="bfloat16")}, ROUNDED),
         ({"model": Model(quantization="nf4")}, ROUNDED),
+        ({"model": Model(quantization="nf4", dtype="bfloat16", fp8=True)}, FP8),
         ({"sampling": Sampling(engine="vllm")}, ROUNDED),
         ({"sampling": Sampling(engine="vllm"), "vllm": Vllm(dtype="float32")}, FLOAT32),
         ({"optimizer": Optimizer(mismatch_limit=0)}, FLOAT32._replace(end=0)),

@@ -15,6 +15,8 @@ from tests.profiles.grpo_rows import GRPO_ROWS
 from tests.profiles.strategies import profile_with
 from tests.profiles.verl_rows import VERL_ROWS
 
+FP8 = {"model.fp8": True, "adapter.rank": 8, "model.gradient_checkpointing": True, "model.dtype": "bfloat16"}
+
 Knobs = dict[str, Any]
 TWO: Knobs = {"run.gpus": 2}
 FAKE: Knobs = {"run.worker": "fake", "validation.suites": ("fake",)}
@@ -70,6 +72,15 @@ BASE: Knobs = {"model.prompt_style": "azr", "model.path": "models/base"}
                 ("all are", {"model.gradient_checkpointing": False}, {"adapter.rank": 0}),
                 ("shards", {"adapter.rank": 0, "run.gpus": 2}, {"adapter.rank": 8, "run.gpus": 2}),
                 ("peft's", {"adapter.implementation": "peft"}, {}),
+            )
+        ),
+        *(
+            pytest.param("eight_bits_have_frozen_weights", FP8 | wrong, FP8, id=f"8 bits: {name}")
+            for name, wrong in (
+                ("layers that keep all", {"model.gradient_checkpointing": False}),
+                ("no adapter", {"adapter.rank": 0}),
+                ("peft's", {"adapter.implementation": "peft"}),
+                ("float32", {"model.dtype": "float32"}),
             )
         ),
         *(

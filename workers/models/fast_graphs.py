@@ -337,7 +337,8 @@ def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
     into = hidden.new_empty(rows, length, hidden.shape[2])
     angles = {name: one.new_zeros(2, one.shape[1], length, one.shape[3]) for name, one in given.angles.items()}
     growth = None if given.growth is None else given.growth.new_zeros(given.growth.shape[0], length)
-    buffers = Given(given.segments.new_empty(rows, 1, length, given.segments.shape[-1]), angles, growth)
+    segments = given.segments.new_empty(rows, 1, length, given.segments.shape[-1])
+    buffers = Given(segments, angles, growth, given.in_fp8)
     fill(buffers, into, given, hidden)
     return buffers, into
 

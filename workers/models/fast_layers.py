@@ -22,7 +22,7 @@ from profiles.description import Architecture
 from profiles.description import Layer as Described
 from profiles.shapes import Shape, shape_of
 from profiles.written_out import supports
-from workers.models import fused_layers, quantized
+from workers.models import fp8, fused_layers, quantized
 from workers.models.attention import OWN, attend
 from workers.models.fused_layers import ROUNDED, FusedNorm, rotate, stream_dtype
 from workers.models.lora import LoraLinear, are_copies_apart
@@ -63,12 +63,14 @@ class Given:
     """The inputs that all layers share.
 
     segments: [R, 1, T, 2 or 3], as `attention.mask_for` makes them. angles: by the layers' `rope_name`, cosines and
-    sines, [2, R or 1, T, D]. growth: what rotated queries are multiplied by, [R or 1, T]; None: by nothing.
+    sines, [2, R or 1, T, D]. growth: what rotated queries are multiplied by, [R or 1, T]; None: by nothing. in_fp8:
+    whether products with frozen weights are computed in 8 bits.
     """
 
     segments: Tensor
     angles: Mapping[str, Tensor]
     growth: Tensor | None = None
+    in_fp8: bool = False
 
 
 Leaves = Mapping[nn.Parameter, Tensor]
@@ -110,14 +112,16 @@ class LeanLayer:
     def run(self, given: Given, hidden: Tensor, of: Leaves | None = None, keep: Kept = _drop) -> Tensor:
         """hidden: the residual stream, [R, T, H] in its `stream_dtype`; returns the same. of: the stand-ins for
         `matrices`. keep: gets keys and values, [R, key heads, T, D], as a cache holds them."""
-        names, of = self._described.norm.names, of or {}
-        query, key, value = self._prepared(self._qkv(self._normed(names.before_attention, hidden, of), of), given, of)
+        names, of, in_fp8 = self._described.norm.names, of or {}, given.in_fp8
+        query, key, value = self._prepared(
+            self._qkv(self._normed(names.before_attention, hidden, of), of, in_fp8), given, of
+        )
         keep(key, value)
         attention = self.layer.self_attn
         seen, _ = attend(attention, query, key, value, given.segments, dropout=0.0, scaling=self._scale)
-        hidden = self._added(hidden, self._out(seen.flatten(-2), of)[0], names.after_attention, of)
-        up = self._activated(self._gate_up(self._normed(names.before_mlp, hidden, of), of), of)
-        hidden = self._added(hidden, self._down(up, of)[0], names.after_mlp, of)
+        hidden = self._added(hidden, self._out(seen.flatten(-2), of, in_fp8)[0], names.after_attention, of)
+        up = self._activated(self._gate_up(self._normed(names.before_mlp, hidden, of), of, in_fp8), of)
+        hidden = self._added(hidden, self._down(up, of, in_fp8)[0], names.after_mlp, of)
         return hidden * self.layer.layer_scalar if self._described.layer_scale else hidden
 
     def _normed(self, name: str, stream: Tensor, of: Leaves) -> Tensor:
@@ -266,14 +270,14 @@ class Joint:
         self._kept: dict[bool, tuple[Any, Tensor]] = {}
         """Whether they are those of `copies_apart` -> the adapters' state, their A matrices stacked."""
 
-    def __call__(self, x: Tensor, of: Leaves) -> Sequence[Tensor]:
-        """of: has the stand-ins for what is trained."""
+    def __call__(self, x: Tensor, of: Leaves, in_fp8: bool = False) -> Sequence[Tensor]:
+        """of: has the stand-ins for what is trained. in_fp8: as in `Given`."""
         rows = x.reshape(-1, x.shape[-1])
         if torch.is_grad_enabled():
             apply: Any = _Products.apply
-            outs = apply(rows, self, *(of.get(one, one) for one in self.trained))
+            outs = apply(rows, self, in_fp8, *(of.get(one, one) for one in self.trained))
         else:
-            outs = self.forward(rows)[0]
+            outs = self.forward(rows, in_fp8)[0]
         return [out.view(*x.shape[:-1], -1) for out in outs]
 
     @property
@@ -294,11 +298,14 @@ class Joint:
         found: float = self.modules[self._adapted[0]].scale
         return found
 
-    def forward(self, rows: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    def forward(self, rows: Tensor, in_fp8: bool) -> tuple[list[Tensor], Tensor | None]:
         """rows: [N, in]. Returns the products, [N, out_i], and scale * x A^T of the adapted modules, [N, sum of
         ranks]."""
         bases, kind = self.bases, rows.dtype
-        outs = [linear(rows, quantized.weight_of(base, kind), base.bias) for base in bases]
+        if in_fp8:
+            outs = fp8.outputs(rows, bases)
+        else:
+            outs = [linear(rows, quantized.weight_of(base, kind), base.bias) for base in bases]
         if not (adapted := self.adapted):
             return outs, None
         inner = (rows @ self.a(kind).t()).mul_(self.scale)
@@ -331,10 +338,10 @@ class _Products(torch.autograd.Function):
     for the weights and biases, in their dtype."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, joint: Joint, *matrices: Tensor) -> tuple[Tensor, ...]:
-        outs, inner = joint.forward(rows)
+    def forward(ctx: Any, rows: Tensor, joint: Joint, in_fp8: bool, *matrices: Tensor) -> tuple[Tensor, ...]:
+        outs, inner = joint.forward(rows, in_fp8)
         ctx.save_for_backward(rows, inner)
-        ctx.joint = joint
+        ctx.joint, ctx.in_fp8 = joint, in_fp8
         return tuple(outs)
 
     @staticmethod
@@ -343,7 +350,9 @@ class _Products(torch.autograd.Function):
         rows, inner = ctx.saved_tensors
         joint: Joint = ctx.joint
         of_rows: Tensor | None = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and ctx.in_fp8:
+            of_rows = fp8.of_rows(grads, joint.bases)
+        elif ctx.needs_input_grad[0]:
             for base, grad in zip(joint.bases, grads, strict=True):
                 weight = quantized.weight_of(base, grad.dtype)
                 of_rows = grad @ weight if of_rows is None else of_rows.addmm_(grad, weight)
@@ -353,9 +362,9 @@ class _Products(torch.autograd.Function):
             for base, grad in zip(joint.bases, grads, strict=True):
                 found.append(grad.t() @ rows)
                 found += [] if base.bias is None else [grad.sum(0)]
-            return of_rows, None, *found
+            return of_rows, None, None, *found
         if inner is None:
-            return of_rows, None
+            return of_rows, None, None
         of_inner, of_b = torch.empty_like(inner), []
         adapted, ranks = joint.adapted, joint.ranks
         for number, part, of_part in zip(
@@ -369,4 +378,4 @@ class _Products(torch.autograd.Function):
             of_rows.addmm_(of_inner, joint.a(rows.dtype))
         of_a = (of_inner.t() @ rows).to(joint.modules[adapted[0]].matrices[0].dtype)
         pairs = zip(torch.split(of_a, ranks), of_b, strict=True)
-        return of_rows, None, *(one for pair in pairs for one in pair)
+        return of_rows, None, None, *(one for pair in pairs for one in pair)

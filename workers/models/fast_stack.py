@@ -11,7 +11,7 @@ some, which add them to float32 sums that live as long as an update; nothing but
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,7 +63,7 @@ def hidden_of(model: Any, ids: Tensor, positions: Tensor, segments: Tensor) -> T
     architecture = described(model)
     assert architecture is not None
     hidden = embedded(model, architecture, ids)
-    given = given_of(model, architecture, hidden, positions, segments)
+    given = replace(given_of(model, architecture, hidden, positions, segments), in_fp8=runner.stack.in_fp8)
     if torch.is_grad_enabled():
         apply: Any = _Pass.apply
         # Where all weights are trained, `give` does what autograd does with a gradient of a parameter.
@@ -139,6 +139,9 @@ class Stack:
         """kept_tokens: a pass keeps the activations of its last layers, as many as have this many tokens together; the
         others it computes again for the gradient. It depends on nothing else, so equal passes give equal bits."""
         self._layers, self._kept_tokens = list(layers), kept_tokens
+        self.in_fp8 = False
+        """Whether passes that score or learn compute products with frozen weights in 8 bits. Those that read prompts
+        for a rollout never do: engines draw with the weights as they are."""
         self._sums: Sums | None = None
         self.learns_all = all(layer.learns_all for layer in layers)
         """Whether all weights are trained, and with them the embeddings."""

@@ -262,13 +262,14 @@ def dequantized(codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.d
     out = torch.empty(shape, dtype=dtype, device=codes.device)
     with torch.cuda.device_of(codes):  # type: ignore[no-untyped-call]
         _dequantize[(triton.cdiv(out.numel(), 2 * BLOCK),)](
-            codes, scales, _levels(codes.device), out, out.numel(), BLOCK=BLOCK
+            codes, scales, levels_on(codes.device), out, out.numel(), BLOCK=BLOCK
         )
     return out
 
 
 @cache
-def _levels(device: torch.device) -> Tensor:
+def levels_on(device: torch.device) -> Tensor:
+    """The levels of NF4, [16] float32."""
     return levels().to(device)
 
 

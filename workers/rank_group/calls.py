@@ -79,9 +79,9 @@ class Reserve(Call[None]):
 
 
 class Figures(Struct):
-    """What a rank measured in a step. memory: metrics of its memory."""
+    """What a rank measured in a step. metrics: of its memory, and of the check of products in 8 bits."""
 
-    memory: dict[str, float]
+    metrics: dict[str, float]
     own: OwnWork
 
 

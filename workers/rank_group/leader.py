@@ -220,7 +220,7 @@ class RankGroup:
         """Metrics of the step that the ranks measured: memory, and over several hosts how long each node computed."""
         figures = self.call(TakeFigures())
         nodes = node_metrics([one.own for one in figures]) if self._attempt.profile.run.hosts > 1 else {}
-        return {**highest([one.memory for one in figures]), **nodes}
+        return {**highest([one.metrics for one in figures]), **nodes}
 
     def call(self, asked: Call[Found]) -> list[Found]:
         """Make the same call on every rank; returns the results, rank 0's first. Raises like `call_each`."""

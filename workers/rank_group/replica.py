@@ -22,7 +22,7 @@ from state.registry import Stateful
 from workers.contract import NODE_VARIABLE
 from workers.memory.backoff import Sizes
 from workers.memory.phases import memory_of
-from workers.models import fast_graphs, optimizer
+from workers.models import fast_graphs, fp8_check, optimizer
 from workers.models.parallel import Several, Single, parallel_of
 from workers.models.plain import reason_of, row_tokens_for
 from workers.models.policy import open_policy
@@ -71,8 +71,15 @@ class Replica:
         profile = self.profile = setting.profile
         device = device_of(profile)
         set_up_torch(profile, isolate=setting.isolate)
+        if profile.model.fp8:
+            fp8_check.require_device(device)
         self.policy = open_policy(profile, setting.head, device)
         self.model = self.policy.model
+        if profile.model.fp8:
+            fp8_check.require_layers(self.model)
+        self._warn = setting.warn
+        self._fp8: dict[str, float] = {}
+        """Metrics of the check of products in 8 bits; empty without them."""
         if setting.isolate:  # fault isolation reads every number, which a CUDA graph does not allow
             fast_graphs.allow(self.model, with_graphs=False)
         self._may_capture = fast_graphs.may_capture(self.model)
@@ -170,7 +177,7 @@ class Replica:
         own = OwnWork()
         if isinstance(self.parallel, Several):
             own = self.parallel.stopwatch.take(os.environ.get(NODE_VARIABLE, ""))
-        return calls.Figures(self.memory.take(), own)
+        return calls.Figures(self.memory.take() | self._fp8, own)
 
     @property
     def state_files(self) -> list[str]:
@@ -226,7 +233,14 @@ class Replica:
         row_tokens = row_tokens_for(self.model, self.profile.optimizer.row_tokens)
         self.renew_sampler()
         with self.parallel.reading():
-            return probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
+            facts = probe(self.model, self.engine, self.profile, row_tokens=row_tokens)
+        if self.profile.model.fp8:
+            chosen = fp8_check.choose(self.model, self.profile, row_tokens, self.group)
+            self._fp8 = chosen.metrics
+            facts |= {"text": f"{facts['text']}; {chosen.text}", **self._fp8}
+            if not chosen.is_right:
+                self._warn(chosen.text)
+        return facts
 
     def load(self, asked: calls.Load) -> None:
         item, path = self._items[asked.filename], Path(asked.path)
