@@ -277,8 +277,10 @@ class TestCompiled:
 
     @pytest.mark.parametrize("capability", CAPABILITIES)
     def test_the_kernels_compile_with_the_conversion_of_the_hardware(self, capability: int) -> None:
+        """Ada has it from float16 only: a number on the edge is rounded twice."""
+        kind = "f16x2" if capability == 89 else "f32"
         for code in self.compiled(capability):
-            assert "cvt.rn.satfinite.e4m3x2" in code.asm["ptx"]
+            assert f"cvt.rn.satfinite.e4m3x2.{kind}" in code.asm["ptx"]
             assert code.metadata.shared <= 99 << 10
 
     def test_older_gpus_have_no_such_conversion(self) -> None:
@@ -296,7 +298,7 @@ class TestOnAGpu:
         """A quotient on the edge between two numbers may fall to either side."""
         for name, found, expected in all_of("cuda", fp8.DTYPE):
             torch.testing.assert_close(found.float(), expected.float(), rtol=0.13, atol=2**-9, msg=name)
-            assert (found.float() != expected.float()).float().mean() < 0.002, name
+            assert (found.float() != expected.float()).float().mean() < 0.01, name
 
     @pytest.mark.parametrize("is_nf4", [False, True], ids=["bfloat16", "nf4"])
     @pytest.mark.parametrize("count", [1, 200, 4224])
