@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from workers.models.nf4 import levels
 
 BLOCK = 1024
-NORM_SUMS = 1024
+NORM_PROGRAMS = 1024
 """Most programs that share the rows for the gradient of a norm's weight."""
 
 
@@ -175,7 +175,7 @@ def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     width = x.shape[-1]
     rows, block = x.numel() // width, triton.next_power_of_2(width)
     at_once = max(1, BLOCK // block)
-    sums = x.new_empty(min(triton.cdiv(rows, at_once), NORM_SUMS), width, dtype=torch.float32)
+    sums = x.new_empty(min(triton.cdiv(rows, at_once), NORM_PROGRAMS), width, dtype=torch.float32)
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         _norm_weight[(len(sums),)](grad, x, sums, rows, width, eps, ROWS=at_once, BLOCK=block, num_warps=8)
     return sums.sum(0).to(weight.dtype)

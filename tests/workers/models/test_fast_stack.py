@@ -556,8 +556,9 @@ def test_of_all_gradients_in_16_bits_there_are_never_more_than_a_layers(is_captu
         take(stepper, name, parameter)
 
     for name, one in model.named_parameters():
-        one._post_accumulate_grad_hooks.clear()
-        one.register_post_accumulate_grad_hook(partial(counting, name))
+        if name.endswith("down_proj.weight"):  # once in each layer: all objects of the process are counted
+            one._post_accumulate_grad_hooks.clear()
+            one.register_post_accumulate_grad_hook(partial(counting, name))
     score(model, pack_of(model), 0.7).log_probs.sum().backward()
     # What a graph leaves, and the copies of it.
     assert 0 < max(most) <= (2 if is_captured else 1) * len(list(model.model.layers[0].mlp.parameters()))
