@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.workers.rollout.emulation import SANITIZED, Device, library, modules
+from tests.workers.rollout.emulation import SANITIZED, Device, compiled, modules
 from tests.workers.rollout.test_graph_kernels import lay, plain
 from workers.rollout.graph.cuts import Cut
 from workers.rollout.graph.step import activated
@@ -157,4 +157,4 @@ OF_SOME = (
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        check_some(Device(library(Path(folder), OF_SOME, SANITIZED)))
+        check_some(Device(compiled(Path(folder), OF_SOME, SANITIZED)))

@@ -86,7 +86,7 @@ def call_of(statement: str) -> str:
     return f"ptx::{text[1].replace('.', '_')}({', '.join(values)})"
 
 
-def library(
+def compiled(
     folder: Path, names: tuple[str, ...] = NAMES, options: tuple[str, ...] = FAST, change: tuple[str, str] | None = None
 ) -> ctypes.CDLL:
     """The kernels of these names, compiled into an empty folder. change: text that occurs once in one source, and what
@@ -148,7 +148,7 @@ class Device:
     how many blocks of the last kernel wrote each element of its result. is_dry: launches are judged, but not run.
     """
 
-    library: ctypes.CDLL
+    code: ctypes.CDLL
     is_dry: bool = False
     is_backward: bool = False
     writes: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -162,7 +162,7 @@ class Device:
         """Raises RuntimeError at a launch that a GPU would refuse, and if a kernel does what it may not."""
         if shared > cuda.MAX_SHARED:
             raise RuntimeError(f"{name}: {shared} bytes of shared memory are more than {cuda.MAX_SHARED}")
-        most = self.library.most_threads(name.encode())
+        most = self.code.most_threads(name.encode())
         if not 0 < threads <= most or threads % 32 or max(grid[1:]) >= 1 << 16:
             raise RuntimeError(f"{name}: {threads} threads in {grid} blocks; at most {most}, in whole warps")
         if self.is_dry:
@@ -180,7 +180,7 @@ class Device:
                 role = WRITTEN_BEFORE if at in PREVIOUS[name.partition("<")[0]] else WEIGHT
                 given[at] = Argument(one.data_ptr(), one.nbytes, 0, role, None)
         size = (ctypes.c_uint * 3)(*grid)
-        failure = self.library.launch(
+        failure = self.code.launch(
             name.encode(), size, threads, ctypes.c_size_t(shared), given, len(given), self.is_backward
         )
         if failure is not None:

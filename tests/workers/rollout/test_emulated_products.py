@@ -24,7 +24,7 @@ from tests.workers.rollout.emulated_cases import (
     projection,
     weights_of,
 )
-from tests.workers.rollout.emulation import Device, library, translated
+from tests.workers.rollout.emulation import Device, compiled, translated
 from workers.rollout.graph.cuts import RANKED, SEVERAL, Cut
 from workers.rollout.graph.step_weights import Adapters, Gate, Matrix, Projection
 
@@ -37,7 +37,7 @@ KINDS = ["nf4", "bfloat16"]
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return Device(library(tmp_path_factory.mktemp("emulated")))
+    return Device(compiled(tmp_path_factory.mktemp("emulated")))
 
 
 @pytest.fixture
@@ -120,10 +120,10 @@ PROCESSORS = (16, 20, 24, 28, 46, 68, 82, 128, 132, 170)
 def test_no_launch_asks_for_more_than_a_gpu_has(
     kind: str, rank: int, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, nowhere = operations(Device(device.library, is_dry=True), monkeypatch), torch.device("meta")
+    made, nowhere = operations(Device(device.code, is_dry=True), monkeypatch), torch.device("meta")
     for processors, number in itertools.product(PROCESSORS, range(RANKED + SEVERAL)):
         ops = made(processors)
-        monkeypatch.setattr(ops._tuned, "of", lambda key, cuts, number=number: cuts()[min(number, len(cuts()) - 1)])
+        monkeypatch.setattr(ops._tuned, "of", lambda key, cuts, number=number: cuts[min(number, len(cuts) - 1)])
         for (hidden, inner), rows in itertools.product(SIZES, (8, 16, 32, 64)):
             x = ops.inputs(rows, hidden, nowhere)
             ops.project(x, sizes_of(kind, (hidden, hidden // 4, hidden // 4), hidden, rank))
@@ -143,7 +143,7 @@ def sizes_of(kind: str, sizes: tuple[int, ...], inputs: int, rank: int) -> Proje
 
 def test_an_instruction_that_is_not_known_is_not_skipped(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="prmt_b64"):
-        library(tmp_path, OF_SOME[:1], change=('asm("prmt.b32', 'asm("prmt.b64'))
+        compiled(tmp_path, OF_SOME[:1], change=('asm("prmt.b32', 'asm("prmt.b64'))
 
 
 @pytest.mark.parametrize("statement", [
@@ -188,7 +188,7 @@ is wrong."""
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number, *change, said = MUTANTS[name]
-    device = Device(library(tmp_path, (OF_SOME[number],), change=(change[0], change[1])))
+    device = Device(compiled(tmp_path, (OF_SOME[number],), change=(change[0], change[1])))
     with pytest.raises(RuntimeError if said else AssertionError, match=said or None):
         check_mutant(device, operations(device, monkeypatch), number)
 

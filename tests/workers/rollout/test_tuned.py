@@ -32,13 +32,13 @@ class Card:
 
     def __call__(self) -> float:
         self.asked += 1
-        return self.times[self.tuned.of(KEY, list)]
+        return self.times[self.tuned.of(KEY, CUTS)]
 
 
 def test_the_fastest_is_chosen_and_used() -> None:
     tuned = Tuned(FACTS)
     assert tuned.choose(KEY, CUTS, Card(tuned, 3.0, 1.0, 2.0)) == CUTS[1]
-    assert tuned.of(KEY, lambda: CUTS) == CUTS[1]
+    assert tuned.of(KEY, CUTS) == CUTS[1]
 
 
 def test_another_process_takes_what_was_measured_whatever_it_would_measure() -> None:
@@ -58,9 +58,9 @@ def test_another_card_driver_or_kernel_is_measured_anew(changed: dict[str, objec
 def test_until_it_is_measured_the_first_counts() -> None:
     """A step runs once, and compiles its kernels, before it is timed."""
     tuned = Tuned(FACTS)
-    assert tuned.of(KEY, lambda: CUTS) == CUTS[0] and not tuned.knows(KEY)
+    assert tuned.of(KEY, CUTS) == CUTS[0] and not tuned.knows(KEY)
     tuned.choose(KEY, CUTS, Card(tuned, 3.0, 1.0, 2.0))
-    assert tuned.knows(KEY) and tuned.of(KEY, lambda: CUTS) == CUTS[1]
+    assert tuned.knows(KEY) and tuned.of(KEY, CUTS) == CUTS[1]
 
 
 def test_a_choice_that_cannot_be_kept_does_not_count(own_cache: Path) -> None:

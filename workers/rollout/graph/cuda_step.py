@@ -86,10 +86,8 @@ class CudaOperations(TritonOperations):
         yield (self._gate_cuts if is_one else self._project_cuts)(rows, layer.gate_up)
 
     def _project_cuts(self, rows: int, projection: Projection) -> tuple[Key, Sequence[Cut]]:
-        matrices, adapters, tiles = projection.matrices, projection.adapters, tiles_of(rows)
-        inputs, is_dense = matrices[0].shape[1], matrices[0].absmax is None
-        extra = 0 if adapters is None else adapters.a.shape[0]
-        counts = sum(math.ceil(matrix.shape[0] / TILE) for matrix in matrices), math.ceil(extra / TILE)
+        first, tiles, counts = projection.matrices[0], tiles_of(rows), tile_counts(projection)
+        inputs, is_dense = first.shape[1], first.absmax is None
         if tiles < MANY_TILES:
             limits = MAX_WARPS, RESIDENT[tiles]
             cuts = few_cuts(counts, inputs, (TILE * 8 * tiles, 0), self.processors, limits, MAX_SPLITS)
@@ -113,9 +111,9 @@ class CudaOperations(TritonOperations):
         extra = 0 if a is None else a.shape[0]
         matrices = projection.matrices
         is_dense, tiles = matrices[0].absmax is None, tiles_of(rows)
-        counts = sum(math.ceil(matrix.shape[0] / TILE) for matrix in matrices), math.ceil(extra / TILE)
+        counts = tile_counts(projection)
         key, cuts = self._project_cuts(rows, projection)
-        cut = self._tuned.of(key, lambda: cuts)
+        cut = self._tuned.of(key, cuts)
         how: tuple[int, ...]
         if tiles < MANY_TILES:
             kernel, layers = "project", 1
@@ -162,7 +160,7 @@ class CudaOperations(TritonOperations):
         out = self.inputs(rows, columns, x.data.device)
         rank = 0 if adapters is None else adapters.rank
         key, cuts = self._gate_cuts(rows, projection)
-        cut = self._tuned.of(key, lambda: cuts)
+        cut = self._tuned.of(key, cuts)
         shared = TILE * 8 * tiles * cut.tiles * cut.warps + GATE_TILE * rank * (cut.tiles + 2 * tiles)
         name = f"gate_up<{tiles}, {flag(first.absmax is None)}, {KINDS[gate.name]}>"
         scales = [self.or_nothing(one.absmax) for one in (first, up)]
@@ -193,6 +191,12 @@ class CudaOperations(TritonOperations):
 def shared_bytes_of(device: torch.device) -> int:
     """Shared memory of one multiprocessor."""
     return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
+
+
+def tile_counts(projection: Projection) -> tuple[int, int]:
+    """How many tiles of columns its weights have, and its adapters' A."""
+    extra = 0 if projection.adapters is None else projection.adapters.a.shape[0]
+    return sum(math.ceil(matrix.shape[0] / TILE) for matrix in projection.matrices), math.ceil(extra / TILE)
 
 
 def sha256_of(path: Path) -> str:

@@ -43,7 +43,7 @@ and up with adapters at 16 rows: 4.3 %."""
 BUSY_WARPS = 12
 """Warps that keep a multiprocessor busy."""
 MANY_CYCLES, COPY_CYCLES, MANY_ROUND_CYCLES, MANY_BUSY_WARPS = 450, 220, 3500, 4
-"""The same costs for `many_cut_of`: for a chunk of 16 columns with 64 rows; copying a chunk of 8 rows of x; waiting for
+"""The same costs for `many_cuts`: for a chunk of 16 columns with 64 rows; copying a chunk of 8 rows of x; waiting for
 a chunk; then the number of warps that keep a multiprocessor busy. At 32 and 64 rows the chosen cut is within 3.6 % of
 the fastest measured."""
 

@@ -27,7 +27,8 @@ class Operations(Protocol):
     """The building blocks of a step. residual: the residual stream, [M, hidden] in `weights.stream`."""
 
     def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
-        """Find out how `step`, of so many rows, runs fastest. It has run before, and is captured and run again."""
+        """Measure which way to compute `step` is the fastest, and use that from now on. rows: of the step. Call it once
+        the step has run; it is captured and replayed."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype; the residual stream starts from it."""

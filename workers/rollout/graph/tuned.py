@@ -30,9 +30,9 @@ class Tuned:
         self._facts = dict(facts)
         self._chosen: dict[Key, Cut] = {}
 
-    def of(self, key: Key, cuts: Callable[[], Sequence[Cut]]) -> Cut:
+    def of(self, key: Key, cuts: Sequence[Cut]) -> Cut:
         """The cut for `key`. cuts: all that there are, the first of which counts if none was measured."""
-        return self._chosen[key] if self.knows(key) else cuts()[0]
+        return self._chosen[key] if self.knows(key) else cuts[0]
 
     def knows(self, key: Key) -> bool:
         """Whether it was measured, here or by an earlier process."""
