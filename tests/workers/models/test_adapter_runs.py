@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ from profiles.schema import Adapter, Azr, Model, Optimizer, Profile
 from state.registry import Registry
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import checkpoint_of, do
-from tests.workers.torch_settings import torch_as_it_was
+from tests.workers.test_azr_worker import leave_torch_as_it_was as leave_torch_as_it_was  # a fixture
+from tests.workers.test_azr_worker import sandbox as sandbox  # a fixture
 from workers.azr.kind import job
 from workers.contract import Outcome
 from workers.control import Control
 from workers.models import adapters, proof
 from workers.models.policy import open_policy, restored_policy
 from workers.runtime import carry_out
-from workers.sandbox import Limits, Sandbox
+from workers.sandbox import Sandbox
 
 STEPS = 3
 CPU = torch.device("cpu")
@@ -48,18 +48,6 @@ def profile_of(kind: str = "lora", **changes: object) -> Profile:
         "optimizer": Optimizer(micro_batch_size=16, warmup_steps=0, learning_rate=1e-2),
     }
     return h.tiny_profile(**(sections | KINDS[kind] | changes))
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
-        yield box
-
-
-@pytest.fixture(scope="module", autouse=True)
-def leave_torch_as_it_was() -> Iterator[None]:
-    with torch_as_it_was():
-        yield
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ from msgspec.structs import replace
 from profiles.schema import Adapter, Model, Optimizer, Profile
 from tests.workers import harness as h
 from tests.workers.test_azr_worker import do
-from tests.workers.torch_settings import torch_as_it_was
+from tests.workers.test_azr_worker import leave_torch_as_it_was as leave_torch_as_it_was  # a fixture
+from tests.workers.test_azr_worker import sandbox as sandbox  # a fixture
 from workers.contract import Outcome
 from workers.models import fp8_check
-from workers.sandbox import Limits, Sandbox
+from workers.sandbox import Sandbox
 
 STEPS = 3
 
@@ -25,18 +25,6 @@ def profile(*, fp8: bool = True) -> Profile:
         model=Model(dtype="bfloat16", gradient_checkpointing=True, fp8=fp8),
         optimizer=Optimizer(micro_batch_size=16, warmup_steps=0, learning_rate=1e-2),
     )
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(Limits(allow_weak=True), jobs=1) as box:
-        yield box
-
-
-@pytest.fixture(scope="module", autouse=True)
-def leave_torch_as_it_was() -> Iterator[None]:
-    with torch_as_it_was():
-        yield
 
 
 def seeded(root: Path, of: Profile, sandbox: Sandbox) -> Path:
