@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.workers.interpreter import interpreted
 from tests.workers.loss.fused_cases import Allocations, Case, assert_same, case, gradients, plain_log_probs, plain_loss
 from workers.loss.fused_loss import Terms, fused_entropy, fused_log_probs, fused_loss, fused_policy_loss
 from workers.models import packing
@@ -204,10 +202,7 @@ print("same")
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_triton_kernels_do_what_pytorch_does() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, timeout=110)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", KERNELS, timeout=110)
     assert done.stdout == "same\n", done.stderr
 
 

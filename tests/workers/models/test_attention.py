@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -19,6 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from profiles.schema import Adapter, Model, Optimizer, Profile, Run
+from tests.workers.interpreter import interpreted
 from workers.models import adapters, attention, torch_setup
 from workers.models.log_probs import score
 from workers.models.packing import Unit, pack, visible
@@ -176,10 +174,7 @@ sys.stdout.write("same\\n")
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_in_tritons_interpreter_the_kernels_do_what_float64_does() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, timeout=300)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", KERNELS, timeout=300)
     assert done.stdout == "same\n", done.stderr
 
 

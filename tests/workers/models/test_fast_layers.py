@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from profiles.schema import Adapter, Model, Profile
 from tests.workers.families import model_of as family_of
 from tests.workers.families import write
+from tests.workers.interpreter import interpreted
 from tests.workers.models.layer_kernel_cases import all_of
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_families import OWN as FAMILIES
@@ -237,11 +235,7 @@ def test_every_family_has_the_log_probs_and_gradients_of_its_modules(name: str, 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_in_tritons_interpreter_the_kernels_of_layers_do_what_float64_does() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "tests.workers.models.layer_kernel_cases"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-m", "tests.workers.models.layer_kernel_cases", timeout=300)
     assert done.stdout == "same\n", done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Adapter, Model, Optimizer, Profile, Sampling
 from tests.workers.families import model_of as family_of
 from tests.workers.families import write
+from tests.workers.interpreter import interpreted
 from tests.workers.models.fp8_kernel_cases import all_of, linear_of
 from tests.workers.models.test_adapters import pack_of
 from tests.workers.models.test_families import profile_of
@@ -232,11 +231,7 @@ def test_a_device_without_such_products_is_refused(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 def test_in_tritons_interpreter_the_kernels_do_what_pytorch_does() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "tests.workers.models.fp8_kernel_cases"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-m", "tests.workers.models.fp8_kernel_cases", timeout=300)
     assert done.stdout == "same\n", done.stderr
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -21,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from profiles.schema import Adapter
 from tests.workers.families import WINDOW, model_of
+from tests.workers.interpreter import interpreted
 from tests.workers.models.test_families import BOUND, OWN, UNSAMPLED
 from tests.workers.rollout.models import REQUESTS, decode, direct_log_probs, tiny_model
 from workers.models import attention, lora
@@ -182,11 +181,7 @@ sys.stdout.write("same\\n")
 def test_in_tritons_interpreter_the_kernels_of_a_step_do_what_pytorch_does() -> None:
     names = ["qwen2", "gemma3_text, two ropes, cap", "gemma4_text", "glm4", "olmo3, two ropes", "phi3, partial",
              "ministral3, window, beyond the original context", "apertus, llama 3 rope, biases"]  # fmt: skip
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", KERNELS, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", KERNELS, *names, timeout=900)
     assert done.stdout == "same\n", done.stderr
 
 
@@ -207,11 +202,7 @@ sys.stdout.write("same\\n")
 def test_in_tritons_interpreter_attention_in_one_launch_leaves_the_bits_of_two() -> None:
     names = ["qwen2", "qwen3", "gemma3_text, two ropes, cap", "gemma4_text", "glm4", "olmo3, two ropes",
              "ministral3, window, beyond the original context", "phi3, partial", "mistral, window"]  # fmt: skip
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-c", FORMS, *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", FORMS, *names, timeout=900)
     assert done.stdout == "same\n", done.stderr
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +18,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from tests.workers.families import WINDOW
+from tests.workers.interpreter import interpreted
 from tests.workers.models.test_families import one_thread
 from tests.workers.models.test_fast_layers import ATTENTION, MLP, OWN, model_of
 from tests.workers.models.test_fast_stack import Recorder, captured
@@ -328,10 +327,7 @@ sys.stdout.write("same\\n")
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_in_tritons_interpreter_the_kernel_writes_what_pytorch_writes() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", KERNEL], env=environment, capture_output=True, text=True, timeout=300)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", KERNEL, timeout=300)
     assert done.stdout == "same\n", done.stderr
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -16,6 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from profiles.capture import LOOKUP_ROWS
 from tests.workers.families import WINDOW, model_of
+from tests.workers.interpreter import interpreted
 from tests.workers.models.test_families import BOUND, OWN, UNSAMPLED
 from tests.workers.rollout.models import LETTERS, decode, direct_log_probs, tiny_model
 from tests.workers.rollout.test_conversations import at_once
@@ -177,11 +175,7 @@ print([seed for seed in range(40) if not are_alike(seed, 1 + seed % 5, sys.argv[
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
 )
 def test_the_kernels_do_what_pytorch_does(device: str) -> None:
-    interpreted = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    command = [sys.executable, "-c", CASES, device]
-    done = subprocess.run(command, env=os.environ | interpreted, capture_output=True, text=True, timeout=600)
-    if "only 0-dimensional arrays can be converted" in done.stderr and "interpreter.py" in done.stderr:
-        pytest.skip("the interpreter of this Triton does not know this numpy: since 2.4 an array of one is no scalar")
+    done = interpreted("-c", CASES, device, timeout=600, with_gpu=device == "cuda")
     assert done.stdout == "[]\n", done.stderr
 
 
