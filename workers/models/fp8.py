@@ -34,7 +34,7 @@ OLDEST = (8, 9)
 MULTIPLE = 16
 """Both sides of a weight must be multiples of this."""
 SCALES_READ = 256
-"""Kernels of PyTorch may read the scales of so many rows at a time, also of a last part that has fewer."""
+"""PyTorch's kernels may read scales in groups of this many rows, past the last row. Room is made for whole groups."""
 
 
 @dataclass(frozen=True)

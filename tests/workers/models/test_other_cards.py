@@ -1,4 +1,4 @@
-"""A card for which our kernels are not made gets plain transformers, and is told so."""
+"""On a card for which our kernels are not made, plain transformers computes the model, and the run says so."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def matrix(kind: str, rows: int, columns: int, draws: torch.Generator) -> Matrix
 
 
 def projection(kind: str, sizes: Sequence[int], inputs: int, rank: int = 0) -> Projection:
-    """Weights of so many rows, with an adapter each unless the rank is 0. kind: "nf4" or "bfloat16"."""
+    """Random weights side by side, with adapters unless rank is 0. kind: "nf4" or "bfloat16"; sizes: rows of each."""
     draws = torch.Generator().manual_seed(len(sizes) * inputs + rank)
     matrices = [matrix(kind, size, inputs, draws) for size in sizes]
     if not rank:

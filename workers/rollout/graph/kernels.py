@@ -537,7 +537,7 @@ def _keys_and_values(
     if PAGE == 0:
         offset = ((row * KEY_HEADS + key_head).to(tl.int64) * cache_length + places) * DIM
     elif WINDOW == 0:
-        # Of a block without a token, the row's last page: there is none for what lies behind its cache.
+        # A block that begins behind the cache has no page, and no token either: the row's last page will do.
         first = tl.minimum(at, cache_length - BLOCK)
         offset = (_place_of(row, key_head, first, table, cache_length, KEY_HEADS, PAGE) + tl.arange(0, BLOCK)) * DIM
     else:  # windows begin anywhere, so a block may lie in two pages
