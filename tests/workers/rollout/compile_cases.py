@@ -22,7 +22,7 @@ from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum
 
-STEP_KERNELS = ("add_norm", "activate", "whole_norms", "rope_write", "attend", "draw")
+STEP_KERNELS = ("add_norm", "activate", "whole_norms", "rope_write", "attend", "attend_together", "draw")
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 VOCABULARY, SPLITS = 151_936, 4
 
@@ -109,6 +109,7 @@ class Case:
     has_bias: bool = False
     is_paged: bool = False
     has_lanes: bool = False
+    reads_together: bool = False
     rows: int = 8
     hidden: int = 1024
 
@@ -124,6 +125,9 @@ CASES = {
     ),
     "lanes": Case(
         Heads(16, 8, 128, Rope(), "", 0, 0.1, 0.0, _norm(128), _norm(128), "head"), 128, is_paged=True, has_lanes=True
+    ),
+    "qwen2.5-3b, teams": Case(
+        Heads(16, 2, 128, Rope(), "", 0, 0.1, 0.0), 128, has_bias=True, is_paged=True, reads_together=True, rows=64
     ),
     "gemma4, window": Case(
         Heads(8, 1, 256, Rope(), "", 512, 1.0, 30.0, _norm(256), _norm(256), "head", True, True), 256, is_paged=True
@@ -142,6 +146,7 @@ def compile_layer(case: Case) -> None:
     state = State(
         Shape(rows, 1024, 64, rows * 16 if case.is_paged else 0), [(heads.keys, heads.width)], torch.bfloat16, "cpu"
     )
+    state.reads_together = case.reads_together
     if case.has_lanes:
         state = Lanes(state, 4)
         rows *= 4

@@ -92,12 +92,19 @@ def model_for(name: str) -> Any:
     return model
 
 
-def state_of(weights: Weights, *, is_paged: bool, positions: Sequence[int] = POSITIONS["spread"]) -> State:
+def state_of(
+    weights: Weights, *, is_paged: bool, positions: Sequence[int] = POSITIONS["spread"], team: Sequence[int] = ()
+) -> State:
+    """team: slots that share their first two pages."""
     draws = torch.Generator().manual_seed(0)
     pages = ROWS * LENGTH // PAGE if is_paged else 0
     state = State(Shape(ROWS, LENGTH, 8, pages), weights.caches, torch.float32, "cpu")
     if is_paged:
-        state.set_pages((1 + torch.randperm(pages, generator=draws)).view(ROWS, -1).tolist())
+        held = (1 + torch.randperm(pages, generator=draws)).view(ROWS, -1).tolist()
+        for slot in team:
+            held[slot][:2] = held[team[0]][:2]
+        state.reads_together = len(team) > 0
+        state.set_pages(held)
     for cache in (*state.keys, *state.values):
         cache.normal_(generator=draws)
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, ignore_stop=True), [])
@@ -107,13 +114,14 @@ def state_of(weights: Weights, *, is_paged: bool, positions: Sequence[int] = POS
 
 
 def steps_of(name: str, ops: Sequence[Any], **how: Any) -> Iterator[tuple[State, Tensor]]:
-    """What a step of each leaves, and its logits. how: of `state_of`."""
+    """What a step of each leaves, and its logits; only the first reads together. how: of `state_of`."""
     model = model_for(name)
     weights, decoder = Weights(model), Decoder(model)
     weights.refresh()
     decoder.grow_rope(LENGTH)
-    for each in ops:
+    for number, each in enumerate(ops):
         state, logits, draw = state_of(weights, **how), list[Tensor](), each.draw
+        state.reads_together = state.reads_together and number == 0
 
         def kept(found: Tensor, *others: Any, draw: Any = draw, logits: list[Tensor] = logits) -> None:
             logits.append(found)
@@ -148,3 +156,15 @@ def are_forms_alike(name: str, *, is_paged: bool, positions: Sequence[int], proc
     is_near = float((logits - right).norm() / right.norm()) < 1e-5
     are_zero = not any(one.arrivals.any() for one in (state, other))
     return is_near and are_zero and all(torch.equal(a, b) for a, b in pairs)
+
+
+def teams_are_near(name: str, *, processors: int) -> bool:
+    """Whether rows that read two pages together, and one that does not, leave what PyTorch leaves, nearly; and whether
+    their keys and values are the bits of a step without teams."""
+    ops, positions = operations(processors), (255, 130, 191)
+    found = steps_of(name, (ops, ops, TorchOperations()), is_paged=True, positions=positions, team=(0, 2))
+    (mine, logits), (alone, others), (_, right) = found
+    assert mine.reads_together and not alone.reads_together
+    are_near = all(float((one - right).norm() / right.norm()) < 1e-5 for one in (logits, others))
+    pairs = [(mine.keys[0], alone.keys[0]), (mine.values[0], alone.values[0])]
+    return are_near and not mine.arrivals.any() and all(torch.equal(a, b) for a, b in pairs)

@@ -206,6 +206,25 @@ def test_in_tritons_interpreter_attention_in_one_launch_leaves_the_bits_of_two()
     assert done.stdout == "same\n", done.stderr
 
 
+TEAMS = """
+import sys
+from tests.workers.rollout.kernel_cases import PROCESSORS, teams_are_near
+
+for number, name in enumerate(sys.argv[1:]):
+    processors = list(PROCESSORS.values())[number % 3]
+    assert teams_are_near(name, processors=processors), (name, processors)
+sys.stdout.write("near\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_in_tritons_interpreter_rows_that_read_a_prompt_together_get_what_pytorch_gives() -> None:
+    names = ["qwen2", "qwen3", "gemma2", "gemma3_text, two ropes, cap", "glm4", "granite"]
+    done = interpreted("-c", TEAMS, *names, timeout=900)
+    assert done.stdout == "near\n", done.stderr
+
+
 def test_row_42_tokens_come_as_often_as_their_probability_says() -> None:
     model = tiny_model()
     with torch.inference_mode():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -288,6 +289,29 @@ def test_captured_steps_of_a_family_draw_what_plain_transformers_would(nf4: bool
         off = torch.cat([(torch.tensor(one.log_probs) - direct_log_probs(model, one, 1.0)).abs() for one in rollouts])
         assert float(off.mean()) < 0.02
         assert float(off.max()) < 0.5
+
+
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "smollm3-3b", "glm4", "granite-2b", "phi-4-mini"])
+@pytest.mark.parametrize("nf4", [False, True], ids=["bfloat16", "nf4"])
+def test_rows_that_read_a_prompt_together_draw_what_plain_transformers_would(
+    nf4: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workers.rollout.graph import engine as graph_engine
+
+    model = other_model(name, nf4=nf4, has_adapters=True)
+    prompts = [tuple(range(5, 5 + length)) for length in (300, 129, 64)]
+    requests = [Request(prompts[number % 3], number) for number in range(30)]  # ten rows of each: a team and two more
+    offs = []
+    for least in (0, sys.maxsize):
+        monkeypatch.setattr(graph_engine, "LEAST_SAVED", least)
+        engine = graph_engine.GraphEngine(model, max_rows=15, overcommit=2.0)
+        rollouts = engine.generate(requests, Sampling(max_new_tokens=40))
+        assert engine._state is not None and engine._state.reads_together == (least == 0)
+        each = [(torch.tensor(one.log_probs) - direct_log_probs(model, one, 1.0)).abs() for one in rollouts]
+        offs.append(float(torch.cat(each).mean()))
+        assert float(torch.cat(each).max()) < 0.5
+    together, alone = offs
+    assert together < 0.02 and together < 1.2 * alone
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])

@@ -31,7 +31,7 @@ def compiled(name: str, capability: int) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("capability", SHARED_BYTES)
-@pytest.mark.parametrize("name", ["qwen2.5-1.5b", "lanes", "gemma4, window"])
+@pytest.mark.parametrize("name", ["qwen2.5-1.5b", "lanes", "qwen2.5-3b, teams", "gemma4, window"])
 def test_every_kernel_compiles_and_fits_into_shared_memory(name: str, capability: int) -> None:
     for kernel, code in compiled(name, capability):
         assert code.metadata.shared <= SHARED_BYTES[capability], kernel
@@ -44,6 +44,7 @@ def test_every_kernel_compiles_and_fits_into_shared_memory(name: str, capability
     ("heads of 72, no rope", LAYER),
     ("olmo2", ["add_norm", "whole_norms", *LAYER[1:]]),
     ("lanes", ["add_norm", "rope_write", *LAYER[1:]]),
+    ("qwen2.5-3b, teams", ["add_norm", "rope_write", "attend_together", *LAYER[1:]]),
 ])  # fmt: skip
 def test_attention_and_the_draw_are_one_launch_each(name: str, launches: list[str]) -> None:
     assert [kernel for kernel, _ in compiled(name, 90)] == [*launches, "draw"]

@@ -18,8 +18,10 @@ from tests.workers.rollout.models import decode, direct_log_probs, tiny_model
 from tests.workers.rollout.test_conversations import at_once
 from workers.models import attention
 from workers.rollout.engine import Request, Rollout, Sampling
+from workers.rollout.graph import engine as graph_engine
 from workers.rollout.graph.engine import GraphEngine
-from workers.rollout.graph.pages import PAGE, Pages, pages_of, shared_pages
+from workers.rollout.graph.pages import PAGE, TEAM, Pages, pages_of, saved_tokens, shared_pages, teams_of
+from workers.rollout.graph.state import State
 from workers.rollout.native import NativeEngine
 
 MODEL = tiny_model()
@@ -173,3 +175,45 @@ def test_no_page_has_two_owners_or_is_lost(data: st.DataObject) -> None:
 )
 def test_rows_share_pages_that_hold_nothing_but_their_prompt_without_its_last_token(tokens: int, pages: int) -> None:
     assert shared_pages(tokens) == pages
+
+
+@pytest.mark.parametrize(("held", "counts", "teams"), [
+    ([[1, 2, 3], [1, 2, 4]], [2, 2], [[0, 1], []]),
+    ([[1, 2], [5], [1, 2, 9], []], [2, 0, 2, 0], [[0, 2], [], [], []]),
+    ([[1, 2], [3, 2]], [0, 0], [[], []]),
+    ([[1]] * (TEAM + 1), [1] * TEAM + [0], [list(range(TEAM)), *[[]] * TEAM]),
+    ([], [], []),
+])  # fmt: skip
+def test_a_team_has_rows_whose_first_pages_are_the_same(
+    held: list[list[int]], counts: list[int], teams: list[list[int]]
+) -> None:
+    assert teams_of(held) == (counts, teams)
+
+
+def test_a_step_reads_a_shared_prompt_once_for_each_team() -> None:
+    prompts = [(1,) * (3 * PAGE), (2,) * 10]
+    assert saved_tokens([prompts[0]] * TEAM + [prompts[1]] * TEAM, 10) == 10 * (TEAM - 1) * 2 * PAGE / (2 * TEAM)
+    assert saved_tokens([prompts[0]] * (TEAM + 1), TEAM + 1) == (TEAM - 1) * 2 * PAGE
+    assert saved_tokens([(1, *prompts[0]), (2, *prompts[0])], 2) == 0
+
+
+def test_teams_are_known_only_where_reading_together_saves_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    alike, sampling = prompts_of(12, 6, [3 * PAGE]), Sampling(max_new_tokens=20, ignore_stop=True)
+    a_token = 2 * sum(MODEL.model.layers[0].self_attn.k_proj.weight.shape[:1]) * 4
+    monkeypatch.setattr(graph_engine, "LEAST_SAVED", 10 * 2 * PAGE * a_token)
+    engine, published = GraphEngine(MODEL, max_rows=12, overcommit=1.5), []
+    set_pages = State.set_pages
+
+    def noted(state: State, held: Sequence[Sequence[int]]) -> None:
+        set_pages(state, held)
+        assert state.together is not None and state.teams is not None
+        published.append((state.reads_together, state.together.tolist(), state.teams.tolist()))
+
+    monkeypatch.setattr(State, "set_pages", noted)
+    found = engine.generate(alike, sampling)
+    assert ids(found) == ids(NativeEngine(MODEL).generate(alike, sampling))
+    first = [[*range(6), -1, -1], *[[-1] * TEAM] * 5, [*range(6, 12), -1, -1], *[[-1] * TEAM] * 5]
+    assert published[0] == (True, [2 * PAGE] * 12, first)
+    published.clear()
+    engine.generate(prompts_of(12, 1, [3 * PAGE]), sampling)
+    assert not any(is_together for is_together, *_ in published)

@@ -33,7 +33,7 @@ class Steps:
         self._weights, self._state, self._ropes, self._ops = weights, state, ropes, ops
         self._device = weights.embedding.device
         self._lanes = Lanes(state, guesses + 1) if guesses else None
-        self._made: dict[tuple[int, bool], Step] = {}
+        self._made: dict[tuple[int, bool, bool], Step] = {}
         self._pool: Any = None
 
     def __call__(self, rows: int) -> Step:
@@ -48,7 +48,7 @@ class Steps:
         return step
 
     def _step(self, rows: int, has_guesses: bool) -> Step:
-        key = rows, has_guesses
+        key = rows, has_guesses, self._state.reads_together and not has_guesses
         if key not in self._made:
             plain = self._plain(rows, has_guesses)
             lanes = self._lanes.count if has_guesses and self._lanes is not None else 1

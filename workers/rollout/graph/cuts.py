@@ -34,6 +34,9 @@ STAGED_BYTES = 2 * 8 * CHUNK * 2
 """Shared memory for each 8-row tile of x: the chunk being read, and the next one being loaded."""
 MAX_ROWS_A_BLOCK = 64
 KEY_BLOCK = 64
+MANY_KEYS, RESIDENT_PORTIONS = 2048, 4
+"""From how many keys on portions are made smaller than needed to give each multiprocessor two; and how many of them a
+multiprocessor holds."""
 
 CHUNK_CYCLES, ROUND_CYCLES, MERGE_CYCLES, PART_CYCLES = 225, 650, 0.22, 0.07
 """Cycles of a multiprocessor: for a chunk; waiting for its weights; merging one of a warp's sums with those of the
@@ -169,11 +172,27 @@ def key_splits(pairs: int, length: int, processors: int) -> int:
     """How many portions to split the keys into so that every multiprocessor has work: a power of two up to 16.
 
     pairs: of a row and a head of keys. Where they are two for each multiprocessor, or all keys are one block, there is
-    one portion, and nothing to combine.
+    one portion, and nothing to combine. Of many keys there are more portions, as long as the last programs that the
+    multiprocessors take on have not much less to do than the first.
     """
     wanted = 1 if pairs >= 2 * processors else max(2, 2 * processors // pairs)
     useful = max(1, length // KEY_BLOCK)
-    return min(16, 1 << (wanted.bit_length() - 1), 1 << (useful.bit_length() - 1))
+    few = min(16, 1 << (wanted.bit_length() - 1), 1 << (useful.bit_length() - 1))
+    if length < MANY_KEYS:
+        return few
+
+    def blocks(portions: int) -> int:
+        """That a multiprocessor attends to, one after another."""
+        rounds = math.ceil(pairs * portions / (RESIDENT_PORTIONS * processors))
+        return rounds * math.ceil(length / KEY_BLOCK / portions)
+
+    return min((few << more for more in range(5 - few.bit_length())), key=lambda one: (blocks(one), one), default=few)
+
+
+def can_read_together(group: int, width: int) -> bool:
+    """Whether the queries of a team of rows for a head of keys are one tile that fits into registers. group: heads of
+    queries for a head of keys; width: of a head."""
+    return 2 <= group <= 8 and width <= 128
 
 
 def is_one_attention_launch(*, has_lanes: bool) -> bool:

@@ -42,7 +42,7 @@ from workers.rollout.engine import (
 from workers.rollout.graph import cuda
 from workers.rollout.graph.capture import Steps
 from workers.rollout.graph.lookup import Guessing
-from workers.rollout.graph.pages import PAGE, Pages, pages_of, shared_pages
+from workers.rollout.graph.pages import LEAST_SAVED, PAGE, Pages, pages_of, saved_tokens, shared_pages
 from workers.rollout.graph.prompt_graphs import Passes
 from workers.rollout.graph.prompts import passes_over, read_behind, read_prompts
 from workers.rollout.graph.state import MAX_STOPS, Shape, State
@@ -250,8 +250,12 @@ class GraphEngine:
         needed = self._needed(work.requests, work.sampling)
         state, steps = self._prepared(needed)
         if needed.pages:
+            assert self._weights is not None
             # Not all that a kept cache has: what is set back would depend on what was drawn before.
             work.pages = Pages(needed.pages)
+            a_token = max(2 * heads * width for heads, width in self._weights.caches) * state.keys[0].element_size()
+            saved = saved_tokens((request.prompt_ids for request in work.requests), needed.slots)
+            state.reads_together = saved * a_token >= LEAST_SAVED
         state.set_sampling(work.sampling, () if work.sampling.ignore_stop else self._stop_ids)
         return state, steps
 

@@ -590,6 +590,7 @@ def attend(
     keys,
     values,
     table,
+    together,
     tops,
     sums,
     mixed,
@@ -624,6 +625,7 @@ def attend(
     WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
     PORTIONS: tl.constexpr,
+    SHARED: tl.constexpr,
     BLOCK: tl.constexpr,
     PAGE: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -647,6 +649,9 @@ def attend(
     `rope_write` has done so, and `query` is [M, HEADS, DIM]. AHEAD: the first keys and values are read before the
     kernels that run are done; only with ROTATES, where they are from earlier steps.
 
+    SHARED: portions that `attend_together` has made of the row's first together[row] keys, a multiple of BLOCK; the
+    programs here share the others, and are several. 0: it has not run, and `together` is not read.
+
     WIDTH: lanes of a head, of which the first DIM are there, and the first ROTATED are rotated. MEMBERS: the heads of
     queries for a head of keys and two more, as a power of two; GROUP: the same, but as many as the tensor cores need.
     NORM: "", "head" or "whole", whose factors `whole_norms` made. FUSED: one matrix computes all.
@@ -659,6 +664,8 @@ def attend(
     first = 0
     if WINDOW > 0:
         first = tl.maximum(position + 1 - WINDOW, 0)
+    if SHARED > 0:
+        first = tl.load(together + row)
     size = tl.cdiv(tl.cdiv(position + 1 - first, PORTIONS), BLOCK) * BLOCK
     begin = first + portion * size
     end = tl.minimum(begin + size, position)
@@ -746,12 +753,93 @@ def attend(
         found = (acc / total[:, None]).to(tl.bfloat16)
         tl.store(out + _place(row, columns, HEADS * DIM, FRAGMENTS), found, mask=is_real_lane)
     else:
-        place = (row * HEADS + of_group) * PORTIONS + portion
+        place = (row * HEADS + of_group) * (PORTIONS + SHARED) + portion
         tl.store(tops + place, top, mask=is_real)
         tl.store(sums + place, total, mask=is_real)
         tl.store(mixed + place[:, None] * DIM + lanes[None, :], acc, mask=is_real_lane)
         if _is_last_of(arrivals, row * KEY_HEADS + key_head, PORTIONS):
-            _combine(tops, sums, mixed, out, row, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, PORTIONS, FRAGMENTS)
+            has_shared = True
+            if SHARED > 0:
+                has_shared = first > 0
+            _combine(
+                tops,
+                sums,
+                mixed,
+                out,
+                row,
+                key_head,
+                has_shared,
+                HEADS,
+                KEY_HEADS,
+                DIM,
+                WIDTH,
+                MEMBERS,
+                PORTIONS,
+                SHARED,
+                FRAGMENTS,
+            )
+
+
+@triton.jit
+def attend_together(
+    query,
+    keys,
+    values,
+    table,
+    together,
+    teams,
+    tops,
+    sums,
+    mixed,
+    cache_length,
+    scale,
+    cap,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PACK: tl.constexpr,
+    TEAM: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    PORTIONS: tl.constexpr,
+    SHARED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PAGE: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    """Attention of rows that begin alike over the keys that they share, which are read once for all of them; `attend`,
+    whose arguments these are, does the rest (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099).
+
+    together: how many keys that is, for the row that leads the team; teams: the rows of the team that a row leads,
+    [slots, TEAM], -1 where there is none. Each program handles one of SHARED portions of a team's keys for one of
+    KEY_HEADS. PACK: queries for a head of keys, as a power of two.
+    """
+    row, key_head, portion = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    group: tl.constexpr = HEADS // KEY_HEADS
+    _begin(CHAINED)
+    if tl.load(teams + row * TEAM) >= 0:
+        places, lanes = tl.arange(0, TEAM * PACK), tl.arange(0, WIDTH)
+        member, number = tl.load(teams + row * TEAM + places // PACK), places % PACK
+        is_real = (member >= 0) & (number < group)
+        is_real_lane = is_real[:, None] & (lanes < DIM)[None, :]
+        head = member * HEADS + key_head * group + number
+        q = tl.load(query + head[:, None] * DIM + lanes[None, :], mask=is_real_lane, other=0.0)
+        count = tl.load(together + row)
+        size = tl.cdiv(tl.cdiv(count, SHARED), BLOCK) * BLOCK
+        begin = portion * size
+        end = tl.minimum(begin + size, count)
+        top = tl.full((TEAM * PACK,), -1e30, tl.float32)
+        total = tl.zeros((TEAM * PACK,), tl.float32)
+        acc = tl.zeros((TEAM * PACK, WIDTH), tl.float32)
+        for at in range(begin, end, BLOCK):
+            k, v = _keys_and_values(
+                keys, values, table, row, key_head, at, end, cache_length, KEY_HEADS, DIM, WIDTH, 0, BLOCK, PAGE
+            )
+            top, total, acc = _attended(q, k, v, at, end, top, total, acc, scale, cap, HAS_CAP, BLOCK)
+        place = head * (PORTIONS + SHARED) + PORTIONS + portion
+        tl.store(tops + place, top, mask=is_real)
+        tl.store(sums + place, total, mask=is_real)
+        tl.store(mixed + place[:, None] * DIM + lanes[None, :], acc, mask=is_real_lane)
 
 
 @triton.jit
@@ -762,30 +850,34 @@ def _combine(
     out,
     row,
     key_head,
+    has_shared,
     HEADS: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     MEMBERS: tl.constexpr,
     PORTIONS: tl.constexpr,
+    SHARED: tl.constexpr,
     FRAGMENTS: tl.constexpr,
 ):
-    """Combines the portions of a head of keys of a row."""
+    """Combines the portions of a head of keys of a row; those of a team, the last SHARED, only if `has_shared`."""
     group: tl.constexpr = HEADS // KEY_HEADS
     members, lanes = tl.arange(0, MEMBERS), tl.arange(0, WIDTH)
     heads, is_head = key_head * group + members, members < group
     inside = is_head[:, None] & (lanes < DIM)[None, :]
-    place = (row * HEADS + heads) * PORTIONS
+    place = (row * HEADS + heads) * (PORTIONS + SHARED)
     best = tl.full(heads.shape, -1e30, tl.float32)
     total = tl.zeros(heads.shape, tl.float32)
     acc = tl.zeros(inside.shape, tl.float32)
-    for portion in tl.static_range(PORTIONS):  # unrolled, so that loads do not wait for each other
-        best = tl.maximum(best, tl.load(tops + place + portion, mask=is_head, other=0.0, cache_modifier=".cg"))
-    for portion in tl.static_range(PORTIONS):
-        at = place + portion
-        shrink = tl.exp(tl.load(tops + at, mask=is_head, other=0.0, cache_modifier=".cg") - best)
-        total += tl.load(sums + at, mask=is_head, other=1.0, cache_modifier=".cg") * shrink
-        one = tl.load(mixed + at[:, None] * DIM + lanes[None, :], mask=inside, other=0.0, cache_modifier=".cg")
+    for portion in tl.static_range(PORTIONS + SHARED):  # unrolled, so that loads do not wait for each other
+        is_made = is_head & (has_shared | (portion < PORTIONS))
+        best = tl.maximum(best, tl.load(tops + place + portion, mask=is_made, other=-1e30, cache_modifier=".cg"))
+    for portion in tl.static_range(PORTIONS + SHARED):
+        at, is_made = place + portion, is_head & (has_shared | (portion < PORTIONS))
+        shrink = tl.exp(tl.load(tops + at, mask=is_made, other=-1e30, cache_modifier=".cg") - best)
+        total += tl.load(sums + at, mask=is_made, other=1.0, cache_modifier=".cg") * shrink
+        is_there = inside & is_made[:, None]
+        one = tl.load(mixed + at[:, None] * DIM + lanes[None, :], mask=is_there, other=0.0, cache_modifier=".cg")
         acc += one * shrink[:, None]
     columns = heads[:, None] * DIM + lanes[None, :]
     found = (acc / total[:, None]).to(tl.bfloat16)

@@ -7,10 +7,16 @@ Language Model Serving with PagedAttention"). Rows of one prompt share the pages
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 PAGE = 64
 """Tokens of a page: as many keys as the attention kernel reads at a time."""
+TEAM = 8
+"""Most rows whose attention reads the pages that they share together."""
+LEAST_SAVED = 32 << 20
+"""Bytes of a layer that a step must not have to read again for teams to pay: two kernels more take as long."""
 
 
 def pages_of(tokens: int) -> int:
@@ -21,6 +27,35 @@ def pages_of(tokens: int) -> int:
 def shared_pages(prompt_tokens: int) -> int:
     """Pages of a prompt that rows share: those full of tokens before its last, which each row reads itself. (pure)"""
     return max(0, prompt_tokens - 1) // PAGE
+
+
+def teams_of(held: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """For each slot, the pages that its team reads together, 0 if it has none; and the slots of the team that it leads.
+    A team's rows have the same first pages. held: the pages of each slot. (pure)"""
+    counts, teams = [0] * len(held), [list[int]() for _ in held]
+    alike: dict[int, list[int]] = {}
+    for slot, pages in enumerate(held):
+        if pages:
+            alike.setdefault(pages[0], []).append(slot)
+    for slots in alike.values():
+        for begin in range(0, len(slots), TEAM):
+            team = slots[begin : begin + TEAM]
+            if len(team) > 1:
+                teams[team[0]] = team
+                alike_so_far = takewhile(
+                    lambda pages: len(set(pages)) == 1, zip(*(held[slot] for slot in team), strict=False)
+                )
+                common = sum(1 for _ in alike_so_far)
+                for slot in team:
+                    counts[slot] = common
+    return counts, teams
+
+
+def saved_tokens(prompts: Iterable[Sequence[int]], slots: int) -> float:
+    """Tokens that a step of `slots` rows of these prompts reads less if teams read together. (pure)"""
+    counts = Counter(map(tuple, prompts))
+    saved = sum((count - -(-count // TEAM)) * shared_pages(len(prompt)) * PAGE for prompt, count in counts.items())
+    return slots * saved / counts.total()
 
 
 class Pages:

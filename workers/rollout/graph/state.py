@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.rollout.engine import Sampling
-from workers.rollout.graph.pages import PAGE
+from workers.rollout.graph.pages import PAGE, TEAM, teams_of
 
 MAX_STOPS = 8
 """Most stop tokens that a step compares with."""
@@ -44,6 +44,8 @@ class State:
 
     has_lanes = False
     """Whether rows of a step read keys and values that other rows write in it."""
+    reads_together = False
+    """Whether rows that share pages read them together from now on. A step that is captured keeps what it finds."""
 
     def __init__(self, shape: Shape, caches: Sequence[tuple[int, int]], dtype: torch.dtype, device: Any) -> None:
         """caches: key heads and head_dim of each layer."""
@@ -59,6 +61,10 @@ class State:
 
         self.table = per_slot(torch.int32, shape.cache_length // PAGE) if shape.pages else None
         """The pages of each slot, in order of its tokens; 0 where it has none. None: the cache is not paged."""
+        self.together = per_slot() if shape.pages else None
+        """How many of a slot's first tokens its team reads together. Only kept while `reads_together`, as `teams`."""
+        self.teams = per_slot(torch.int32, TEAM) if shape.pages else None
+        """The slots of the team that a slot leads, -1 behind the last."""
         self.context = per_slot(torch.int32, shape.cache_length) if shape.has_context else None
         """The row's tokens by their place, up to `positions`; later ones are old."""
         most_heads = max((heads for heads, _ in caches), default=1)
@@ -128,6 +134,19 @@ class State:
         if held:
             table = [[*pages, *[0] * (width - len(pages))] for pages in held]
             self.table[: len(held)] = torch.tensor(table, dtype=torch.int32, device=self.table.device)
+        if self.reads_together:
+            self._set_teams(held)
+
+    def _set_teams(self, held: Sequence[Sequence[int]]) -> None:
+        assert self.together is not None and self.teams is not None
+        counts, teams = teams_of(held)
+        self.together.zero_()
+        self.teams.fill_(-1)
+        if held:
+            device = self.teams.device
+            padded = [[*team, *[-1] * (TEAM - len(team))] for team in teams]
+            self.together[: len(held)] = torch.tensor(counts, dtype=torch.int32, device=device) * PAGE
+            self.teams[: len(held)] = torch.tensor(padded, dtype=torch.int32, device=device)
 
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy pages, (source, target) each. No target may be a source."""

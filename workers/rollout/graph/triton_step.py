@@ -15,15 +15,25 @@ from torch import Tensor
 from workers.models.nf4 import levels
 from workers.rollout.graph import kernels, lookup_kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
-from workers.rollout.graph.cuts import KEY_BLOCK, blocks_of, is_one_attention_launch, key_splits, launch_for
+from workers.rollout.graph.cuts import (
+    KEY_BLOCK,
+    blocks_of,
+    can_read_together,
+    is_one_attention_launch,
+    key_splits,
+    launch_for,
+)
 from workers.rollout.graph.lookup import Lanes
-from workers.rollout.graph.pages import PAGE
+from workers.rollout.graph.pages import PAGE, TEAM
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
 VOCABULARY_TILE = 4096
 MOST_AHEAD = 128
 """Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
+PAGED_STAGES = 5
+"""With fewer, a block of keys and values is read only once the one before is done: finding its page is a stage too."""
+TEAM_STAGES = 5
 
 
 @dataclass
@@ -197,7 +207,9 @@ class TritonOperations:
         }
         found = parts.data, self._bias(projection), b
         factors = self._whole_norms(found, heads, (rows, parts.columns, extra), scale, how.eps, of_parts)
-        is_one = is_one_attention_launch(has_lanes=state.has_lanes)
+        window = heads.window if heads.window < length else 0
+        is_together = state.reads_together and not window and can_read_together(queries // heads.keys, dim)
+        is_one = is_one_attention_launch(has_lanes=state.has_lanes) and not is_together
         query = self.nothing if is_one else torch.empty(rows, queries, dim, dtype=self.dtype, device=device)
         before = (
             *found,
@@ -233,12 +245,48 @@ class TritonOperations:
         }
         if not is_one:
             kernels.rope_write[(rows, heads.keys)](*before, *sizes, *numbers, **common)
-        portions = key_splits(rows * heads.keys, min(length, heads.window or length), self.processors)
-        tops, sums = torch.empty(2, rows * queries * portions, device=device)
-        mixed = torch.empty(rows * queries * portions, dim, device=device)
+        portions, shared = key_splits(rows * heads.keys, window or length, self.processors), 0
+        if is_together:
+            own = min(length, state.shape.room + 2 * PAGE)
+            portions = max(2, key_splits(rows * heads.keys, own, self.processors))
+            shared = key_splits(max(1, rows // TEAM) * heads.keys, length, self.processors)
+        tops, sums = torch.empty(2, rows * queries * (portions + shared), device=device)
+        mixed = torch.empty(rows * queries * (portions + shared), dim, device=device)
         out = self.inputs(rows, queries * dim, device)
+        together = self.nothing
+        if is_together:
+            together = self.or_nothing(state.together)
+            kernels.attend_together[(rows, heads.keys, shared)](
+                query,
+                state.keys[layer],
+                state.values[layer],
+                state.table,
+                together,
+                state.teams,
+                tops,
+                sums,
+                mixed,
+                length,
+                heads.scale,
+                heads.cap,
+                HEADS=queries,
+                KEY_HEADS=heads.keys,
+                DIM=dim,
+                WIDTH=width,
+                PACK=triton.next_power_of_2(queries // heads.keys),
+                TEAM=TEAM,
+                HAS_CAP=heads.cap != 0.0,
+                PORTIONS=portions,
+                SHARED=shared,
+                BLOCK=KEY_BLOCK,
+                PAGE=PAGE,
+                num_warps=4,
+                num_stages=TEAM_STAGES,
+                **self.chain,
+            )
         kernels.attend[(rows, heads.keys, portions)](
             *before,
+            together,
             tops,
             sums,
             mixed,
@@ -249,14 +297,15 @@ class TritonOperations:
             heads.scale,
             heads.cap,
             GROUP=max(16, members),
-            WINDOW=heads.window if heads.window < length else 0,
+            WINDOW=window,
             HAS_CAP=heads.cap != 0.0,
             PORTIONS=portions,
+            SHARED=shared,
             BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
             FRAGMENTS=self.fragments,
             ROTATES=is_one,
             AHEAD=is_one and width <= MOST_AHEAD,
-            **({} if width <= 128 else {"num_stages": 2}),
+            num_stages=2 if width > 128 else PAGED_STAGES if state.table is not None else 3,
             **common,
         )
         return out
