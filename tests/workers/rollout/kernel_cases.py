@@ -147,7 +147,7 @@ def are_forms_alike(name: str, *, is_paged: bool, positions: Sequence[int], proc
     ops, found = operations(processors), []
     steps = steps_of(name, (ops, ops, TorchOperations()), is_paged=is_paged, positions=positions)
     for is_one in (True, False):
-        triton_step.is_one_attention_launch = lambda *, has_lanes, is_one=is_one: is_one
+        triton_step.is_one_attention_launch = lambda *, has_lanes, repeated, is_one=is_one: is_one
         found.append(next(steps))
     _, right = next(steps)
     (state, logits), (other, others) = found

@@ -254,15 +254,25 @@ def test_a_step_of_every_family_rounds_no_worse_than_plain_pytorch(name: str, ho
     """Beside float32: Gemma 4 does not scale its scores, so a rounding may move its logits by some percent."""
     model = other_model(name, nf4="nf4" in how, has_adapters="adapters" in how)
     exact = copy.deepcopy(model).float()
-    for rows in (1, 8, 13, 64):
+    for rows in (1, 8, 13, 64, 100):
         right, _ = step_of(exact, rows, TorchOperations())
         plain, mine = step_of(model, rows, TorchOperations())
-        for ops in kinds():
+        weights = Weights(model)
+        for ops in (one.of(weights, rows) for one in kinds()):
             found, theirs = step_of(model, rows, ops)
             for number in range(len(mine.keys)):
                 assert apart(theirs.keys[number], mine.keys[number]) < TOLERANCE
                 assert apart(theirs.values[number], mine.values[number]) < TOLERANCE
             assert apart(found, right) < max(TOLERANCE, 1.5 * apart(plain, right))
+
+
+def test_many_rows_of_dense_weights_are_multiplied_by_the_library() -> None:
+    from workers.rollout.graph.cuda_step import LibraryOperations
+
+    ops = kinds()[-1]
+    for nf4, rows, is_library in ((False, 64, False), (False, 65, True), (True, 65, False)):
+        weights = Weights(make_model("0.5b", nf4=nf4, targets=ALL))
+        assert isinstance(ops.of(weights, rows), LibraryOperations) == is_library
 
 
 def step_of(model: Any, rows: int, ops: Any) -> tuple[torch.Tensor, State]:
@@ -331,7 +341,9 @@ def test_captured_steps_with_attention_in_one_launch_leave_the_bits_of_those_in_
             state = state_of(weights, rows, length=512, room=steps)
             state.set_sampling(Sampling(max_new_tokens=steps, temperature=0.8, ignore_stop=True), [])
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(triton_step, "is_one_attention_launch", lambda *, has_lanes, is_one=is_one: is_one)
+                patch.setattr(
+                    triton_step, "is_one_attention_launch", lambda *, has_lanes, repeated, is_one=is_one: is_one
+                )
                 step = Steps(weights, state, decoder.ropes, ops)(rows)
             for _ in range(steps):
                 step()

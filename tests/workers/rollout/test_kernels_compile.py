@@ -72,7 +72,9 @@ def test_the_norms_of_heads_add_squares_in_one_order_in_either_kernel(
 
     layouts = set()
     for is_one in (True, False):
-        monkeypatch.setattr(triton_step, "is_one_attention_launch", lambda *, has_lanes, is_one=is_one: is_one)
+        monkeypatch.setattr(
+            triton_step, "is_one_attention_launch", lambda *, has_lanes, repeated, is_one=is_one: is_one
+        )
         code = dict(compiled(name, 90))["attend" if is_one else "rope_write"].asm["ttgir"]
         layout = re.findall(rf"\}}\) : \(tensor<{shape}xf32, #(\w+)>\)", code)[0]
         layouts.add(re.findall(rf"^#{layout} = (.*)$", code, re.MULTILINE)[0])

@@ -57,10 +57,12 @@ class Steps:
 
     def _plain(self, rows: int, has_guesses: bool) -> Step:
         if not has_guesses:
-            return lambda: decode_step(self._weights, self._state, self._ropes, rows, self._ops)
+            ops = self._ops.of(self._weights, rows)
+            return lambda: decode_step(self._weights, self._state, self._ropes, rows, ops)
         lanes = self._lanes
         assert lanes is not None
-        return lambda: lookup_step(self._weights, lanes, self._state, self._ropes, rows, self._ops)
+        ops = self._ops.of(self._weights, rows * lanes.count)
+        return lambda: lookup_step(self._weights, lanes, self._state, self._ropes, rows, ops)
 
     def _captured(self, step: Step, rows: int) -> Step:
         active = self._state.active.clone()
@@ -73,7 +75,7 @@ class Steps:
         with torch.cuda.stream(stream):
             step()  # compiles kernels and lets libraries allocate their workspaces
         torch.cuda.current_stream().wait_stream(stream)
-        self._ops.tune(self._weights, rows, step)
+        self._ops.of(self._weights, rows).tune(self._weights, rows, step)
         graph = torch.cuda.CUDAGraph()
         # Only this thread: another may query an exchange with other GPUs meanwhile.
         on = capture_stream(self._device)

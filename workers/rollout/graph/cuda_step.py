@@ -16,6 +16,7 @@ from workers.rollout.graph.cuts import (
     GATE_RESIDENT,
     GATE_WARPS,
     MANY_TILES,
+    MAX_ROWS_A_BLOCK,
     MAX_WARPS,
     RESIDENT,
     STAGED_BYTES,
@@ -44,6 +45,26 @@ KINDS = {"silu": 0, "gelu_pytorch_tanh": 1}
 """Activations of a gate by their number in matmul.cu."""
 
 
+class LibraryOperations(TritonOperations):
+    """Those whose products are PyTorch's, of weights in bfloat16. For many rows a library's are the fastest: each block
+    of ours reads the weights again for its rows."""
+
+    def project(self, x: Inputs, projection: Projection) -> Parts:
+        adapters, columns = projection.adapters, projection.ends[-1]
+        weights = [matrix.data.view(matrix.shape) for matrix in projection.matrices]
+        weights += [] if adapters is None else [adapters.a]
+        out = torch.empty(1, x.rows, sum(map(len, weights)), dtype=torch.float32, device=x.data.device)
+        begin = 0
+        for weight in weights:
+            end = begin + len(weight)
+            torch.mm(x.data, weight.t(), out_dtype=torch.float32, out=out[0, :, begin:end])
+            begin = end
+        return Parts(out, 1, columns)
+
+    def gate_up(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
+        return self.activated(x, projection, gate)
+
+
 class CudaOperations(TritonOperations):
     """`Operations` on a CUDA device, in bfloat16. x has the layout of `place` in matmul.cu."""
 
@@ -57,7 +78,13 @@ class CudaOperations(TritonOperations):
         self._kernels: dict[str, Kernels] = {}
         sources = [SOURCE, *sorted(SOURCE.parent.glob("*.cuh"))]
         self._tuned = Tuned(facts_of(device) | {"sources": [sha256_of(path) for path in sources]})
+        self._library = LibraryOperations(device)
         self._kernel("project<1, false>")
+
+    def of(self, weights: Weights, rows: int) -> TritonOperations:
+        projections = [one for layer in weights.layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        is_dense = all(matrix.absmax is None for one in projections for matrix in one.matrices)
+        return self._library if is_dense and rows > MAX_ROWS_A_BLOCK else self
 
     def _kernel(self, name: str) -> Kernels:
         if name not in self._kernels:

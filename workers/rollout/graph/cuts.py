@@ -37,6 +37,8 @@ KEY_BLOCK = 64
 MANY_KEYS, RESIDENT_PORTIONS = 2048, 4
 """From how many keys on portions are made smaller than needed to give each multiprocessor two; and how many of them a
 multiprocessor holds."""
+MOST_REPEATED = 128
+"""Ranks of adapters that a row's programs add to its queries, all together, rather than let another kernel do so."""
 
 CHUNK_CYCLES, ROUND_CYCLES, MERGE_CYCLES, PART_CYCLES = 225, 650, 0.22, 0.07
 """Cycles of a multiprocessor: for a chunk; waiting for its weights; merging one of a warp's sums with those of the
@@ -195,11 +197,10 @@ def can_read_together(group: int, width: int) -> bool:
     return 2 <= group <= 8 and width <= 128
 
 
-def is_one_attention_launch(*, has_lanes: bool) -> bool:
+def is_one_attention_launch(*, has_lanes: bool, repeated: int) -> bool:
     """Whether the kernel that attends to the keys also makes the queries and the new keys and values.
 
-    Each portion of a row's keys then makes the same queries. That is little for any number of rows, as `key_splits`
-    takes fewer portions for more of them. has_lanes: rows read the keys that others write in the same step, so all must
-    be written before.
+    Each portion of a row's keys then makes the same queries, which is little for few ranks of adapters. has_lanes: rows
+    read the keys that others write in the same step, so all must be written before; repeated: portions times ranks.
     """
-    return not has_lanes
+    return not has_lanes and repeated <= MOST_REPEATED

@@ -30,6 +30,9 @@ class Operations(Protocol):
         """Measure which way to compute `step` is the fastest, and use that from now on. rows: of the step. Call it once
         the step has run; it is captured and replayed."""
 
+    def of(self, weights: Weights, rows: int) -> Operations:
+        """Those that compute a step of so many rows the fastest."""
+
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype; the residual stream starts from it."""
 
@@ -100,6 +103,9 @@ def lookup_step(
 
 class TorchOperations:
     """Plain PyTorch: the reference for the kernels, and the fallback without a GPU."""
+
+    def of(self, weights: Weights, rows: int) -> TorchOperations:
+        return self
 
     def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
         """PyTorch chooses for itself."""

@@ -71,6 +71,9 @@ class TritonOperations:
         self.no_words = torch.zeros(1, dtype=torch.int32, device=device)
         self.chain = {"CHAINED": True, "launch_pdl": True} if can_chain(device) else {"CHAINED": False}
 
+    def of(self, weights: Weights, rows: int) -> TritonOperations:
+        return self
+
     def tune(self, weights: Weights, rows: int, step: Callable[[], None]) -> None:
         """The sizes decide."""
 
@@ -209,7 +212,12 @@ class TritonOperations:
         factors = self._whole_norms(found, heads, (rows, parts.columns, extra), scale, how.eps, of_parts)
         window = heads.window if heads.window < length else 0
         is_together = state.reads_together and not window and can_read_together(queries // heads.keys, dim)
-        is_one = is_one_attention_launch(has_lanes=state.has_lanes) and not is_together
+        portions, shared = key_splits(rows * heads.keys, window or length, self.processors), 0
+        if is_together:
+            own = min(length, state.shape.room + 2 * PAGE)
+            portions = max(2, key_splits(rows * heads.keys, own, self.processors))
+            shared = key_splits(max(1, rows // TEAM) * heads.keys, length, self.processors)
+        is_one = is_one_attention_launch(has_lanes=state.has_lanes, repeated=portions * rank) and not is_together
         query = self.nothing if is_one else torch.empty(rows, queries, dim, dtype=self.dtype, device=device)
         before = (
             *found,
@@ -245,11 +253,6 @@ class TritonOperations:
         }
         if not is_one:
             kernels.rope_write[(rows, heads.keys)](*before, *sizes, *numbers, **common)
-        portions, shared = key_splits(rows * heads.keys, window or length, self.processors), 0
-        if is_together:
-            own = min(length, state.shape.room + 2 * PAGE)
-            portions = max(2, key_splits(rows * heads.keys, own, self.processors))
-            shared = key_splits(max(1, rows // TEAM) * heads.keys, length, self.processors)
         tops, sums = torch.empty(2, rows * queries * (portions + shared), device=device)
         mixed = torch.empty(rows * queries * (portions + shared), dim, device=device)
         out = self.inputs(rows, queries * dim, device)
