@@ -71,10 +71,11 @@ def stops_of(sampling: Sampling, decode: Decode | None, stop_ids: Iterable[int])
 
 def ending(ids: Sequence[int], stops: StopTexts, limit: int) -> tuple[int, FinishReason]:
     """Length of the completion at the start of `ids`, and why it ends there. ids: at least one. (pure)"""
-    for length in range(1, min(len(ids), limit) + 1):
-        if ids[length - 1] in stops.stop_ids:
+    for length, token in enumerate(ids[:limit], 1):
+        if token in stops.stop_ids:
             return length, "stop"
-        if stops.end_in(ids[max(0, length - stops.window) : length]):
+        # Asked first, because a slice for each token would take most of the time.
+        if stops.may_end_in(token) and stops.are_in(ids[max(0, length - stops.window) : length]):
             return length, "stop_text"
     return min(len(ids), limit), "length"
 

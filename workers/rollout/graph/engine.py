@@ -432,7 +432,7 @@ class GraphEngine:
             row.drawn = counts[slot]
         ended = {slot for slot, row in work.rows.items() if not active[slot] and not row.length}
         if work.stops:
-            ended |= _with_stop_text(work, state.out_ids[:count].tolist(), counts)
+            ended |= _with_stop_text(work, state.out_ids[:count], counts)
         if not ended:
             return
         state.active[sorted(ended)] = 0
@@ -515,14 +515,22 @@ def fitting(work: _Work, pages: Pages, most: int) -> int:
     return count
 
 
-def _with_stop_text(work: _Work, ids: Sequence[Sequence[int]], counts: Sequence[int]) -> set[int]:
-    """Slots whose row has completed a stop text since the last check."""
-    found = set()
-    for slot, row in work.rows.items():
-        if row.length:
-            continue
-        for length in range(row.looked + 1, counts[slot] + 1):
-            if work.stops.end_in(ids[slot][max(row.begun, length - work.stops.window) : length]):
+def _with_stop_text(work: _Work, out_ids: Tensor, counts: Sequence[int]) -> set[int]:
+    """Slots whose row has completed a stop text since the last check. out_ids: [slots, room]"""
+    found, stops = set[int](), work.stops
+    rows = {slot: row for slot, row in work.rows.items() if not row.length and row.looked < counts[slot]}
+    if not rows:
+        return found
+    # Only what is new, and what it may complete.
+    begins = {slot: max(row.begun, row.looked + 1 - stops.window) for slot, row in rows.items()}
+    width = max(counts[slot] - begin for slot, begin in begins.items())
+    slots, firsts = torch.tensor([*begins.items()], device=out_ids.device).T
+    places = firsts[:, None] + torch.arange(width, device=out_ids.device)
+    ids = out_ids[slots[:, None], places.clamp(max=out_ids.shape[1] - 1)].tolist()
+    for (slot, row), new in zip(rows.items(), ids, strict=True):
+        begin = begins[slot]
+        for length in range(row.looked + 1 - begin, counts[slot] + 1 - begin):
+            if stops.may_end_in(new[length - 1]) and stops.are_in(new[max(0, length - stops.window) : length]):
                 found.add(slot)
                 break
         row.looked = counts[slot]
