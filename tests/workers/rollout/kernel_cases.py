@@ -25,7 +25,7 @@ from workers.rollout.graph import kernels, triton_step
 from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations, activated, decode_step
-from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
+from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Matrix, Projection, Weights
 
 ROWS, LENGTH = 3, 256
 POSITIONS = {"spread": (3, 40, 77), "at the edges of blocks": (0, 63, 64), "long": (255, 128, 191)}
@@ -168,3 +168,18 @@ def teams_are_near(name: str, *, processors: int) -> bool:
     are_near = all(float((one - right).norm() / right.norm()) < 1e-5 for one in (logits, others))
     pairs = [(mine.keys[0], alone.keys[0]), (mine.values[0], alone.values[0])]
     return are_near and not mine.arrivals.any() and all(torch.equal(a, b) for a, b in pairs)
+
+
+def off_of_tiles(rows: int) -> float:
+    """How far activations that are made eight rows at a time, and share adapters' B, are from those of single rows."""
+    ops, width, draws = operations(), 64, torch.Generator().manual_seed(rows)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draws)
+
+    both = [Matrix(random(width, width), None, (width, width)) for _ in range(2)]
+    projection = Projection([], both, None, Adapters(random(8, width), random(4, 2 * width), 4, 0.5))
+    x = random(rows, width)
+    each = [triton_step.Inputs(one, len(one)) for one in (x, *x.split(1))]
+    whole, *single = [ops.activated(one, projection, Gate("silu", True)).data for one in each]
+    return float((whole - torch.cat(single)).norm() / whole.norm())

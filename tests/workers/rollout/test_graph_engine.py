@@ -226,6 +226,22 @@ def test_in_tritons_interpreter_rows_that_read_a_prompt_together_get_what_pytorc
     assert done.stdout == "near\n", done.stderr
 
 
+TILES = """
+import sys
+from tests.workers.rollout.kernel_cases import off_of_tiles
+
+for rows in (8, 13):
+    assert off_of_tiles(rows) < 1e-6, rows
+sys.stdout.write("near\\n")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_in_tritons_interpreter_rows_whose_adapters_are_read_together_are_activated_as_single_ones() -> None:
+    done = interpreted("-c", TILES, timeout=300)
+    assert done.stdout == "near\n", done.stderr
+
+
 def test_row_42_tokens_come_as_often_as_their_probability_says() -> None:
     model = tiny_model()
     with torch.inference_mode():

@@ -57,7 +57,8 @@ def _whole(
     parts,
     row,
     columns,
-    inside,
+    is_row,
+    is_column,
     num_rows,
     width,
     N,
@@ -67,14 +68,17 @@ def _whole(
     segment,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):
-    """Sum of a projection's parts with its adapter, float32. columns: below N; segment: the matrix they belong to."""
-    total = _sum_of(parts, row, columns, inside, num_rows, width, SPLITS)
+    """Sum of a projection's parts with its adapter, float32. row, columns: one row, or several as [M, 1] and [1, C],
+    for which B is read once; is_row, is_column: masks of their shapes; columns: below N; segment: the matrix they
+    belong to; UNROLL: ranks whose loads do not wait for each other."""
+    total = _sum_of(parts, row, columns, is_row & is_column, num_rows, width, SPLITS)
     if RANK > 0:
-        added = tl.zeros((columns.shape[0],), tl.float32)
-        for rank in tl.static_range(RANK):
-            t = _sum_of(parts + N + segment * RANK, row, rank, True, num_rows, width, SPLITS)
-            added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
+        added = tl.zeros_like(total)
+        for rank in tl.range(0, RANK, loop_unroll_factor=UNROLL):
+            t = _sum_of(parts + N + segment * RANK, row, rank, is_row, num_rows, width, SPLITS)
+            added += t * tl.load(lora_b + rank * N + columns, mask=is_column, other=0.0).to(tl.float32)
         total += added * lora_scale
     return total
 
@@ -137,7 +141,9 @@ def add_norm(
     _begin(CHAINED)
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
-        added = _whole(parts, row, columns, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK)
+        added = _whole(
+            parts, row, columns, True, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK, RANK
+        )
         if HAS_BIAS:
             added += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
         if HAS_AFTER:
@@ -197,6 +203,8 @@ def activate(
     UP: tl.constexpr,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
+    UNROLL: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     FRAGMENTS: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -204,23 +212,28 @@ def activate(
     """activation(gate) * up from a projection of both, [M, width] in bfloat16, or activation(up) without a gate; for
     layers with adapters. UP: the matrix that `up` belongs to; 0 if one computes both."""
     _begin(CHAINED)
-    row = tl.program_id(0)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    columns = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    is_row, inside = row < num_rows, columns < width
     N = width
     if HAS_GATE:
         N = 2 * width
-    gate = _whole(parts, row, columns, inside, num_rows, N + R, N, R, lora_b, lora_scale, 0, SPLITS, RANK)
+    gate = _whole(
+        parts, row, columns, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, 0, SPLITS, RANK, UNROLL
+    )
     if HAS_BIAS:
         gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
     gate = gate.to(tl.bfloat16).to(tl.float32)
     found = _activation(gate, slopes, KIND).to(tl.bfloat16)
     if HAS_GATE:
-        up = _whole(parts, row, columns + width, inside, num_rows, N + R, N, R, lora_b, lora_scale, UP, SPLITS, RANK)
+        of_up = columns + width
+        up = _whole(
+            parts, row, of_up, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, UP, SPLITS, RANK, UNROLL
+        )
         if HAS_BIAS:
             up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)
         found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
-    tl.store(out + _place(row, columns, width, FRAGMENTS), found, mask=inside)
+    tl.store(out + _place(row, columns, width, FRAGMENTS), found, mask=is_row & inside)
 
 
 @triton.jit
@@ -253,7 +266,7 @@ def whole_norms(
     segment = 0
     if not FUSED:
         segment = side
-    found = _whole(parts, row, at, inside, num_rows, N + R, N, R, lora_b, lora_scale, segment, SPLITS, RANK)
+    found = _whole(parts, row, at, True, inside, num_rows, N + R, N, R, lora_b, lora_scale, segment, SPLITS, RANK, RANK)
     if HAS_BIAS:
         found += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     found = found.to(tl.bfloat16).to(tl.float32)

@@ -338,11 +338,12 @@ class TritonOperations:
     def activated(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
         """`gate_up` in two launches: for layers with biases, for adapters without `Inputs.inner`, or if its sums do not
         fit one launch."""
-        columns, block = projection.ends[-1] // (2 if gate.has_gate else 1), 512
+        columns = projection.ends[-1] // (2 if gate.has_gate else 1)
         parts = self.project(x, projection)
         a, b, rank, scale = self._adapters(projection)
+        tall, block = (8, 128) if rank and x.rows >= 8 else (1, 512)  # adapters' B is read once for all rows of a tile
         out = self.inputs(x.rows, columns, x.data.device)
-        kernels.activate[(x.rows, triton.cdiv(columns, block))](
+        kernels.activate[(triton.cdiv(x.rows, tall), triton.cdiv(columns, block))](
             parts.data,
             self._bias(projection),
             b,
@@ -358,6 +359,8 @@ class TritonOperations:
             UP=len(projection.matrices) - 1,
             SPLITS=parts.splits,
             RANK=rank,
+            UNROLL=rank if tall == 1 else 8,
+            ROWS=tall,
             BLOCK=block,
             FRAGMENTS=self.fragments,
             num_warps=4,
