@@ -75,8 +75,20 @@ def mask_for(model: Any, pack: Pack) -> Tensor:
     if ALL_ATTENTION_FUNCTIONS["sdpa"] is attend:
         is_for_kernels = segments.is_cuda and model.model.embed_tokens.weight.dtype in ROUNDED
         if is_for_kernels or segments.shape[2] > MASKED_QUERIES:
-            return segments
+            return of_one_pass(segments)
     return torch.cat([visible(segments, window=window) for window in windows], dim=1)
+
+
+def of_one_pass(segments: Tensor) -> Tensor:
+    """The same segments, in the same memory, as an object in which the layers of one pass share the lists of blocks
+    that their kernels make of them.
+
+    Lists live and die with the object, so a pass over other segments in the same memory has its own. Segments must not
+    change between the first layer that reads this object and the last."""
+    found: Any = segments.detach()
+    found.lists = {}  # transformers hands this very object to every layer, also when it computes one again
+    shared: Tensor = found
+    return shared
 
 
 def masked(
@@ -135,7 +147,8 @@ def _over_segments(
 
         apply: Any = Attention.apply
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        found: Tensor = apply(query, key, value, segments, scale, window or 0, cap or 0.0)
+        lists = getattr(segments, "lists", None)
+        found: Tensor = apply(query, key, value, segments, scale, window or 0, cap or 0.0, lists)
         return found
 
     def part(begin: int, end: int) -> Tensor:

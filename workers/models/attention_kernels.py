@@ -20,6 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+Lists = dict[tuple[int, int], tuple[Tensor, Tensor]]
+"""Tokens of a block, window -> what `_listed` finds in the segments of a pass."""
 BLOCK, NARROW = 64, 32
 """Tokens in a block, of queries or of keys; of heads wider than 128, whose blocks would not fit into registers."""
 PER_BIT = 1.4426950408889634
@@ -31,18 +33,30 @@ class Attention(torch.autograd.Function):
 
     q: [R, heads, T, D], k, v: [R, key heads, T, D], 16 bits, D at most 256, last stride 1; segments: [R, 1, T, 2]
     int32, contiguous, with positions behind if there is a window. window: 0 for none. cap: scaled scores
-    x become cap * tanh(x / cap); 0 for none. Returns [R, T, heads, D].
+    x become cap * tanh(x / cap); 0 for none. lists: what other layers found in the same segments, to which this one
+    adds what is missing. Returns [R, T, heads, D].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, segments: Tensor, scaling: float, window: int, cap: float
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        segments: Tensor,
+        scaling: float,
+        window: int,
+        cap: float,
+        lists: Lists | None = None,
     ) -> Tensor:
         rows, heads, length, dim = q.shape
         kind = _kind(dim, segments.shape[-1], window, cap)
         blocks = triton.cdiv(length, kind["SIZE"])
+        lists, key = {} if lists is None else lists, (kind["SIZE"], window)
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # a kernel runs on the current device
-            parts = segments, *_parts(segments, kind["SIZE"], window)
+            if key not in lists:
+                lists[key] = _listed(segments, *key)
+            parts = segments, *lists[key]
             out = q.new_empty(rows, length, heads, dim)
             logs = q.new_empty(rows, heads, length, dtype=torch.float32)
             _attention[(blocks, heads, rows)](
@@ -111,7 +125,7 @@ class Attention(torch.autograd.Function):
             )
         shared = rows, length, key_heads, heads // key_heads, dim
         of_k, of_v = (one.view(shared).sum(3).to(k.dtype).transpose(1, 2) for one in (of_k, of_v))
-        return of_q, of_k, of_v, None, None, None, None
+        return of_q, of_k, of_v, None, None, None, None, None
 
 
 def _kind(dim: int, parts: int, window: int, cap: float) -> dict[str, Any]:
@@ -129,7 +143,7 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
-def _parts(segments: Tensor, size: int, window: int) -> tuple[Tensor, Tensor]:
+def _listed(segments: Tensor, size: int, window: int) -> tuple[Tensor, Tensor]:
     """The blocks of tokens that need work.
 
     Side 0 lists, for each block of queries, the blocks of keys with a visible token. Side 1 lists, for each block of
@@ -152,13 +166,17 @@ def _attention_flags(segments, flags, length, SIZE: tl.constexpr, PARTS: tl.cons
     """Whether any token of a block of queries sees any token of a block of keys; flags: [R, blocks, blocks]."""
     column, line, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     blocks, place = tl.num_programs(0), tl.arange(0, SIZE)
-    segments += row * length * PARTS
-    i, own, before, at = _queries(segments, line * SIZE + place, length, PARTS)
-    j, keys, key_at = _keys(segments, column * SIZE + place, length, PARTS)
-    seen = _seen(
-        i[:, None], own[:, None], before[:, None], at[:, None], j[None, :], keys[None, :], key_at[None, :], WINDOW
-    )
-    tl.store(flags + (row * blocks + line) * blocks + column, tl.max(tl.max(seen.to(tl.int32), 1), 0))
+    flags += (row * blocks + line) * blocks + column
+    if column > line:  # keys behind every query
+        tl.store(flags, 0)
+    else:
+        segments += row * length * PARTS
+        i, own, before, at = _queries(segments, line * SIZE + place, length, PARTS)
+        j, keys, key_at = _keys(segments, column * SIZE + place, length, PARTS)
+        seen = _seen(
+            i[:, None], own[:, None], before[:, None], at[:, None], j[None, :], keys[None, :], key_at[None, :], WINDOW
+        )
+        tl.store(flags, tl.max(tl.max(seen.to(tl.int32), 1), 0))
 
 
 @triton.jit

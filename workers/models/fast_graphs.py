@@ -19,13 +19,14 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from workers.models.attention import of_one_pass
 from workers.models.fast_layers import Given, fast_layers
 from workers.models.fast_stack import Learnt, Plain, Stack, Sums, Tape, give
 from workers.models.fused_layers import stream_dtype
@@ -251,7 +252,7 @@ class Captured:
 
     def _with_buffers(self, given: Given, hidden: Tensor) -> Graphs:
         end = torch.zeros_like(hidden, dtype=stream_dtype(hidden.dtype))
-        tapes, grads = list[Tape](), list[Tensor]()
+        tapes, grads, passes = list[Tape](), list[Tensor](), list[Given]()
         record, last = partial(recorded, self._record, self._adapted), len(self.stack) - 1
         # What stays is made before anything is captured, outside the memory of graphs.
         numbers = range(last, -1, -1) if self.stack.learns_all else []
@@ -259,21 +260,24 @@ class Captured:
         parts = [] if self._sums is None else self._sums.parts
 
         def forward() -> None:
+            # The graph itself makes the lists of blocks, of the segments that each replay finds in the buffer.
+            passes[:] = [replace(given, segments=of_one_pass(given.segments))]
             tapes[:] = [Tape(list[Tensor]())]
-            end.copy_(self.stack.forward(given, hidden, tapes[0]))
+            end.copy_(self.stack.forward(passes[0], hidden, tapes[0]))
 
         def of_adapter() -> None:
-            torch._foreach_add_(parts, self.stack.backward(end, given, tapes.pop()))
+            torch._foreach_add_(parts, self.stack.backward(end, passes.pop(), tapes.pop()))
 
         def of_layer(number: int) -> None:
             grad = end if number == last else grads.pop()
-            found, grad = self.stack.backward_of(number, grad, given, tapes[0])
+            found, grad = self.stack.backward_of(number, grad, passes[0], tapes[0])
             torch._foreach_copy_(staged[last - number], found)
             if number:
                 grads.append(grad)
             else:
                 hidden.copy_(grad)
                 tapes.clear()
+                passes.clear()
 
         works: list[Callable[[], None]] = [partial(of_layer, number) for number in numbers]
         works = works or [of_adapter]
@@ -337,7 +341,7 @@ def padded(given: Given, hidden: Tensor) -> tuple[Given, Tensor]:
     into = hidden.new_empty(rows, length, hidden.shape[2])
     angles = {name: one.new_zeros(2, one.shape[1], length, one.shape[3]) for name, one in given.angles.items()}
     growth = None if given.growth is None else given.growth.new_zeros(given.growth.shape[0], length)
-    segments = given.segments.new_empty(rows, 1, length, given.segments.shape[-1])
+    segments = of_one_pass(given.segments.new_empty(rows, 1, length, given.segments.shape[-1]))
     buffers = Given(segments, angles, growth, given.in_fp8)
     fill(buffers, into, given, hidden)
     return buffers, into

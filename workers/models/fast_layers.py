@@ -62,7 +62,7 @@ def _is_adapted(layer: Any) -> bool:
 class Given:
     """The inputs that all layers share.
 
-    segments: [R, 1, T, 2 or 3], as `attention.mask_for` makes them. angles: by the layers' `rope_name`, cosines and
+    segments: [R, 1, T, 2 or 3], an `attention.of_one_pass`. angles: by the layers' `rope_name`, cosines and
     sines, [2, R or 1, T, D]. growth: what rotated queries are multiplied by, [R or 1, T]; None: by nothing. in_fp8:
     whether products with frozen weights are computed in 8 bits.
     """

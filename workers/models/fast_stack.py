@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from profiles.description import Architecture
+from workers.models.attention import of_one_pass
 from workers.models.fast_layers import Given, LeanLayer, normed
 from workers.models.fused_layers import stream_dtype
 from workers.models.host_inputs import HostInputs
@@ -115,6 +116,7 @@ def given_of(model: Any, architecture: Architecture, like: Tensor, positions: Te
 def _given(architecture: Architecture, angles: Mapping[str, Tensor], positions: Tensor, segments: Tensor) -> Given:
     if architecture.window is not None and segments.shape[-1] == 2:
         segments = torch.cat((segments, positions[:, None, :, None].to(segments.dtype)), dim=-1)
+    segments = of_one_pass(segments)
     ropes = (layer.rope for layer in architecture.layers)
     growing = next((rope for rope in ropes if rope is not None and rope.query_growth), None)
     if growing is None:

@@ -178,6 +178,21 @@ def test_in_tritons_interpreter_the_kernels_do_what_float64_does() -> None:
     assert done.stdout == "same\n", done.stderr
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_pass_lists_its_blocks_once_for_each_window_and_never_those_of_another_pass() -> None:
+    """All passes lie in the same memory: by modules, as launches and as graphs."""
+    done = interpreted("-m", "tests.workers.models.attention_list_cases", timeout=300)
+    assert done.stdout == "same\n", done.stderr
+
+
+def test_an_object_of_one_pass_shares_memory_but_no_lists_with_that_of_another() -> None:
+    segments = ROWS["packed"]
+    first, second = attention.of_one_pass(segments), attention.of_one_pass(segments)
+    assert first.data_ptr() == second.data_ptr() == segments.data_ptr() and first.is_contiguous()
+    first.lists[64, 0] = ()  # type: ignore[attr-defined]
+    assert second.lists == {} and not hasattr(segments, "lists")  # type: ignore[attr-defined]
+
+
 @on_gpu
 def test_the_same_inputs_give_the_same_bits() -> None:
     segments = ROWS["many blocks"].cuda()
