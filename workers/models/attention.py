@@ -199,12 +199,12 @@ def _agrees(device: torch.device, dim: int) -> bool:
     from workers.models.attention_kernels import Attention
 
     generator = torch.Generator(device).manual_seed(0)
-    length = 70  # two blocks
+    length = 200  # blocks of which all see all, some see some, and none sees any
     heads = torch.randn(2, 8, length, dim, device=device, generator=generator).bfloat16()
     query, key, value = (one.contiguous().requires_grad_() for one in (heads[:, :4], heads[:, 4:6], heads[:, 6:]))
-    # A prompt of 30 tokens with completions of 25 and 15.
+    # A prompt of 64 tokens with completions of 80 and 56.
     segments = torch.zeros(2, 1, length, 2, dtype=torch.int32, device=device)
-    segments[:, :, 30:55, 0], segments[:, :, 55:, 0] = 1, 2
+    segments[:, :, 64:144, 0], segments[:, :, 144:, 0] = 1, 2
     mask = visible(segments)
     apply: Any = Attention.apply
     with torch.inference_mode(False), torch.enable_grad():

@@ -20,8 +20,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Lists = dict[tuple[int, int], tuple[Tensor, Tensor]]
-"""Tokens of a block, window -> what `_listed` finds in the segments of a pass."""
+Kind = dict[str, Any]
+"""What a kernel is compiled for. D: width of a head in memory; WIDTH: in registers, zeros behind D; QUERIES, KEYS: of a
+block; PARTS: numbers of a token in the segments; num_warps; num_stages: of the loads in its loops."""
+Side = tuple[Tensor, Tensor]
+"""For each block of one side, those of the other that need work, as `_listed` says."""
+Lists = dict[tuple[int, int, int], tuple[Side, Side]]
+"""Queries of a block, keys of a block, window -> what `_listed` finds in the segments of a pass."""
 BLOCK, NARROW = 64, 32
 """Tokens in a block, of queries or of keys; of heads wider than 128, whose blocks would not fit into registers."""
 PER_BIT = 1.4426950408889634
@@ -32,9 +37,9 @@ class Attention(torch.autograd.Function):
     """softmax(scaling * q k^T, where `packing.visible(segments, window=window)` is true) v.
 
     q: [R, heads, T, D], k, v: [R, key heads, T, D], 16 bits, D at most 256, last stride 1; segments: [R, 1, T, 2]
-    int32, contiguous, with positions behind if there is a window. window: 0 for none. cap: scaled scores
-    x become cap * tanh(x / cap); 0 for none. lists: what other layers found in the same segments, to which this one
-    adds what is missing. Returns [R, T, heads, D].
+    int32, contiguous, with positions behind if there is a window. scaling: above 0. window: 0 for none. cap: scaled
+    scores x become cap * tanh(x / cap); 0 for none. lists: what other layers found in the same segments, to which this
+    one adds what is missing. Returns [R, T, heads, D].
     """
 
     @staticmethod
@@ -50,20 +55,18 @@ class Attention(torch.autograd.Function):
         lists: Lists | None = None,
     ) -> Tensor:
         rows, heads, length, dim = q.shape
-        kind = _kind(dim, segments.shape[-1], window, cap)
-        blocks = triton.cdiv(length, kind["SIZE"])
-        lists, key = {} if lists is None else lists, (kind["SIZE"], window)
+        kind, *ctx.kinds = _kinds(dim, segments.shape[-1], window, cap)
+        ctx.lists = {} if lists is None else lists
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # a kernel runs on the current device
-            if key not in lists:
-                lists[key] = _listed(segments, *key)
-            parts = segments, *lists[key]
+            of_queries, _ = _sides(ctx.lists, segments, kind)
             out = q.new_empty(rows, length, heads, dim)
             logs = q.new_empty(rows, heads, length, dtype=torch.float32)
-            _attention[(blocks, heads, rows)](
+            _attention[(triton.cdiv(length, kind["QUERIES"]), heads, rows)](
                 q,
                 k,
                 v,
-                *parts,
+                segments,
+                *of_queries,
                 out,
                 logs,
                 *_strides(q, k, v),
@@ -73,16 +76,15 @@ class Attention(torch.autograd.Function):
                 scaling * PER_BIT,
                 cap * PER_BIT,
                 **kind,
-                num_stages=2,
             )
-        ctx.save_for_backward(q, k, v, out, logs, *parts)
-        ctx.scaling, ctx.cap, ctx.kind = scaling, cap, kind
+        ctx.save_for_backward(q, k, v, out, logs, segments)
+        ctx.scaling, ctx.cap = scaling, cap
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        q, k, v, out, logs, *parts = ctx.saved_tensors
+        q, k, v, out, logs, segments = ctx.saved_tensors
         rows, heads, length, dim = q.shape
         key_heads = k.shape[1]
         grad = grad.contiguous()
@@ -90,14 +92,16 @@ class Attention(torch.autograd.Function):
         # One gradient for each query head; the heads that share a key head are summed below.
         of_k, of_v = (q.new_empty(rows, length, heads, dim, dtype=torch.float32) for _ in range(2))
         common = length, heads, heads // key_heads, ctx.scaling * PER_BIT, ctx.scaling, ctx.cap * PER_BIT
-        sizes: dict[str, Any] = ctx.kind
-        grid = triton.cdiv(length, sizes["SIZE"]), heads, rows
+        kind, kind_of_keys = ctx.kinds
         with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]
-            _attention_queries[grid](
+            of_queries, _ = _sides(ctx.lists, segments, kind)
+            _, of_keys = _sides(ctx.lists, segments, kind_of_keys)
+            _attention_queries[(triton.cdiv(length, kind["QUERIES"]), heads, rows)](
                 q,
                 k,
                 v,
-                *parts,
+                segments,
+                *of_queries,
                 out,
                 grad,
                 logs,
@@ -105,14 +109,14 @@ class Attention(torch.autograd.Function):
                 of_q,
                 *_strides(q, k, v, of_q),
                 *common,
-                **sizes,
-                num_stages=2,
+                **kind,
             )
-            _attention_keys[grid](
+            _attention_keys[(triton.cdiv(length, kind_of_keys["KEYS"]), heads, rows)](
                 q,
                 k,
                 v,
-                *parts,
+                segments,
+                *of_keys,
                 grad,
                 logs,
                 dots,
@@ -120,22 +124,21 @@ class Attention(torch.autograd.Function):
                 of_v,
                 *_strides(q, k, v),
                 *common,
-                **sizes,
-                num_stages=2,
+                **kind_of_keys,
             )
         shared = rows, length, key_heads, heads // key_heads, dim
         of_k, of_v = (one.view(shared).sum(3).to(k.dtype).transpose(1, 2) for one in (of_k, of_v))
         return of_q, of_k, of_v, None, None, None, None, None
 
 
-def _kind(dim: int, parts: int, window: int, cap: float) -> dict[str, Any]:
-    """What a kernel is compiled for, and its warps. D: width in memory; WIDTH: in registers, zeros behind D; PARTS:
-    numbers of a token in the segments."""
+def _kinds(dim: int, parts: int, window: int, cap: float) -> tuple[Kind, Kind, Kind]:
+    """Of the kernels of the result, of the queries' gradient, and of that of keys and values."""
     width = max(16, triton.next_power_of_2(dim))
     size = BLOCK if width <= 128 else NARROW
     warps = 8 if width > 128 or cap else 4  # with fewer, registers spill
-    kind = {"D": dim, "WIDTH": width, "SIZE": size, "PARTS": parts, "WINDOW": window, "HAS_CAP": cap != 0.0}
-    return {**kind, "num_warps": warps}
+    kind = {"D": dim, "WIDTH": width, "QUERIES": size, "KEYS": size, "PARTS": parts, "WINDOW": window}
+    kind |= {"HAS_CAP": cap != 0.0, "num_warps": warps, "num_stages": 2}
+    return kind, kind, kind
 
 
 def _strides(*tensors: Tensor) -> list[int]:
@@ -143,60 +146,94 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
-def _listed(segments: Tensor, size: int, window: int) -> tuple[Tensor, Tensor]:
-    """The blocks of tokens that need work.
+def _sides(lists: Lists, segments: Tensor, kind: Kind) -> tuple[Side, Side]:
+    key = kind["QUERIES"], kind["KEYS"], kind["WINDOW"]
+    if key not in lists:
+        lists[key] = _listed(segments, *key)
+    return lists[key]
 
-    Side 0 lists, for each block of queries, the blocks of keys with a visible token. Side 1 lists, for each block of
-    keys, the blocks of queries that see any of it. lists: [2, R, blocks, blocks], block numbers in rising order;
-    counts: [2, R, blocks], the length of each list.
+
+def _listed(segments: Tensor, queries: int, keys: int, window: int) -> tuple[Side, Side]:
+    """The blocks that need work: for each block of queries, the blocks of keys with a visible token; and for each block
+    of keys, the blocks of queries that see any of it.
+
+    Of either side, lists: [R, its blocks, the other's blocks], block numbers, first those of which every token sees
+    every other, in rising order, then the rest, in rising order; counts: [R, its blocks, 2], how many are of the first
+    kind, and how many there are.
     """
     rows, _, length, _ = segments.shape
-    blocks = triton.cdiv(length, size)
-    flags = torch.empty(rows, blocks, blocks, dtype=torch.uint8, device=segments.device)
-    lists = torch.empty(2, rows, blocks, blocks, dtype=torch.int32, device=segments.device)
-    counts = torch.empty(2, rows, blocks, dtype=torch.int32, device=segments.device)
-    kind = {"SIZE": size, "PARTS": segments.shape[-1], "WINDOW": window}
-    _attention_flags[(blocks, blocks, rows)](segments, flags, length, **kind, num_warps=4)
-    _attention_lists[(blocks, rows, 2)](flags, lists, counts, blocks, ALL=triton.next_power_of_2(blocks), num_warps=1)
+    lines, columns = triton.cdiv(length, queries), triton.cdiv(length, keys)
+    flags = torch.empty(rows, lines, columns, dtype=torch.uint8, device=segments.device)
+    kind = {"QUERIES": queries, "KEYS": keys, "PARTS": segments.shape[-1], "WINDOW": window}
+    _attention_flags[(columns, lines, rows)](segments, flags, length, **kind, num_warps=4)
+    return _side(flags, lines, columns, (columns, 1)), _side(flags, columns, lines, (1, columns))
+
+
+def _side(flags: Tensor, blocks: int, others: int, strides: tuple[int, int]) -> Side:
+    """strides: of a block and of one of the other side, in a row of `flags`."""
+    rows = len(flags)
+    lists = torch.empty(rows, blocks, others, dtype=torch.int32, device=flags.device)
+    counts = torch.empty(rows, blocks, 2, dtype=torch.int32, device=flags.device)
+    every = triton.next_power_of_2(others)
+    _attention_lists[(blocks, rows)](flags, lists, counts, others, *strides, ALL=every, num_warps=1)
     return lists, counts
 
 
 @triton.jit
-def _attention_flags(segments, flags, length, SIZE: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr):
-    """Whether any token of a block of queries sees any token of a block of keys; flags: [R, blocks, blocks]."""
+def _attention_flags(
+    segments,
+    flags,
+    length,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Whether any token of a block of queries sees any token of a block of keys (1), and all see all (2); flags: [R,
+    blocks of queries, blocks of keys]."""
     column, line, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    blocks, place = tl.num_programs(0), tl.arange(0, SIZE)
-    flags += (row * blocks + line) * blocks + column
-    if column > line:  # keys behind every query
+    flags += (row * tl.num_programs(1) + line) * tl.num_programs(0) + column
+    if column * KEYS >= (line + 1) * QUERIES:  # keys behind every query
         tl.store(flags, 0)
     else:
         segments += row * length * PARTS
-        i, own, before, at = _queries(segments, line * SIZE + place, length, PARTS)
-        j, keys, key_at = _keys(segments, column * SIZE + place, length, PARTS)
+        i, own, before, at = _queries(segments, line * QUERIES + tl.arange(0, QUERIES), length, PARTS)
+        j, keys, key_at = _keys(segments, column * KEYS + tl.arange(0, KEYS), length, PARTS)
         seen = _seen(
             i[:, None], own[:, None], before[:, None], at[:, None], j[None, :], keys[None, :], key_at[None, :], WINDOW
-        )
-        tl.store(flags, tl.max(tl.max(seen.to(tl.int32), 1), 0))
+        ).to(tl.int32)
+        tl.store(flags, tl.max(tl.max(seen, 1), 0) + tl.min(tl.min(seen, 1), 0))
 
 
 @triton.jit
-def _attention_lists(flags, lists, counts, blocks, ALL: tl.constexpr):
-    """side 0 reads a row of the flags, side 1 a column."""
-    number, row, side = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
-    other = tl.arange(0, ALL)
-    at = tl.where(side == 0, number * blocks + other, other * blocks + number)
-    is_seen = tl.load(flags + row * blocks * blocks + at, mask=other < blocks, other=0).to(tl.int32)
-    to = (side * tl.num_programs(1) + row) * blocks + number
-    tl.store(lists + to * blocks + tl.cumsum(is_seen, 0) - 1, other, mask=is_seen > 0)
-    tl.store(counts + to, tl.sum(is_seen, 0))
+def _attention_lists(flags, lists, counts, others, stride, other_stride, ALL: tl.constexpr):
+    """The list of one block, and its counts."""
+    number, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    blocks, other = tl.num_programs(0), tl.arange(0, ALL)
+    flags += row * blocks * others + number * stride
+    flag = tl.load(flags + other * other_stride, mask=other < others, other=0)
+    is_full, is_part = (flag == 2).to(tl.int32), (flag == 1).to(tl.int32)
+    full = tl.sum(is_full, 0)
+    place = tl.where(is_full > 0, tl.cumsum(is_full, 0), full + tl.cumsum(is_part, 0)) - 1
+    to = row * blocks + number
+    tl.store(lists + to * others + place, other, mask=flag > 0)
+    tl.store(counts + to * 2, full)
+    tl.store(counts + to * 2 + 1, full + tl.sum(is_part, 0))
 
 
 @triton.jit
-def _tile(x, first, stride, length, D: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """[SIZE, WIDTH] of one head, from token `first` on; zeros beyond the row's end and behind D."""
+def _tile(
+    x, first, stride, length, D: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, IS_WHOLE: tl.constexpr = False
+):
+    """[SIZE, WIDTH] of one head, from token `first` on; zeros beyond the row's end and behind D. IS_WHOLE: no token of
+    it is beyond the row's end."""
     place, lanes = tl.arange(0, SIZE), tl.arange(0, WIDTH)
     at = x + first.to(tl.int64) * stride + (place[:, None] * stride + lanes[None, :])
-    return tl.load(at, mask=_inside((first + place < length)[:, None], D, WIDTH), other=0.0)
+    if IS_WHOLE and D == WIDTH:
+        found = tl.load(at)
+    else:
+        found = tl.load(at, mask=_inside((first + place < length)[:, None], D, WIDTH), other=0.0)
+    return found
 
 
 @triton.jit
@@ -278,7 +315,8 @@ def _attention(
     cap,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
-    SIZE: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
@@ -287,47 +325,97 @@ def _attention(
     block, head, row = blocks - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     k += row * k_row + head // group * k_head
     v += row * v_row + head // group * v_head
-    first, places = block * SIZE, tl.arange(0, SIZE)
-    i = first + places
     segments += row * length * PARTS
-    seeing, own, before, at = _queries(segments, i, length, PARTS)
-    query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, WIDTH, SIZE)
-    top = tl.full([SIZE], float("-inf"), tl.float32)
-    total = tl.zeros([SIZE], tl.float32)
-    found = tl.zeros([SIZE, WIDTH], tl.float32)
+    first, places = block * QUERIES, tl.arange(0, QUERIES)
+    query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, WIDTH, QUERIES)
     which = row * blocks + block
-    for turn in range(tl.load(counts + which)):
-        number = tl.load(lists + which * blocks + turn)
-        other = number * SIZE
-        j, keys, key_at = _keys(segments, other + places, length, PARTS)
-        is_seen = _seen(
-            seeing[:, None],
-            own[:, None],
-            before[:, None],
-            at[:, None],
-            j[None, :],
-            keys[None, :],
-            key_at[None, :],
-            WINDOW,
-        )
-        scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, WIDTH, SIZE)))
-        scores, _ = _scores(scores, scale, cap, HAS_CAP)
-        scores = tl.where(is_seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        level = tl.where(higher == float("-inf"), 0.0, higher)  # queries that have seen no key yet
-        share = tl.exp2(scores - level[:, None])
-        shrunk = tl.exp2(top - level)
-        total = total * shrunk + tl.sum(share, 1)
-        value = _tile(v, other, v_place, length, D, WIDTH, SIZE)
-        found = tl.dot(share.to(value.dtype), value, found * shrunk[:, None])
-        top = higher
-    is_any = total != 0.0  # NaN is passed on
+    lists += which * tl.cdiv(length, KEYS)
+    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
+    top = tl.full([QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    found = tl.zeros([QUERIES, WIDTH], tl.float32)
+    top, total, found = _attend(
+        top, total, found, query, k, v, segments, lists, 0, full, first, k_place, v_place, length, scale, cap,
+        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
+    )  # fmt: skip
+    top, total, found = _attend(
+        top, total, found, query, k, v, segments, lists, full, end, first, k_place, v_place, length, scale, cap,
+        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
+    )  # fmt: skip
+    is_any, i = total != 0.0, first + places  # NaN is passed on
     found = tl.where(is_any[:, None], found / tl.where(is_any, total, 1.0)[:, None], 0.0)
     to = out + (row * length + first) * heads * D + head * D
     to += places[:, None] * heads * D + tl.arange(0, WIDTH)[None, :]
     tl.store(to, found.to(out.dtype.element_ty), mask=_inside((i < length)[:, None], D, WIDTH))
+    if not HAS_CAP:
+        top *= scale
     level = tl.where(is_any, top + tl.log2(tl.where(is_any, total, 1.0)), float("inf"))
     tl.store(logs + (row * heads + head) * length + i, level, mask=i < length)
+
+
+@triton.jit
+def _attend(
+    top,
+    total,
+    found,
+    query,
+    k,
+    v,
+    segments,
+    lists,
+    begin,
+    end,
+    first,
+    k_place,
+    v_place,
+    length,
+    scale,
+    cap,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    """Add blocks of keys to the largest score of each query, the sum of its shares, and their sum of values. IS_FULL:
+    every query sees every key of them.
+
+    Without a cap, `top` is of unscaled products: then scaling and subtracting are one operation."""
+    if not IS_FULL:
+        i, own, before, at = _queries(segments, first + tl.arange(0, QUERIES), length, PARTS)
+    unit = scale
+    if HAS_CAP:
+        unit = 1.0
+    for turn in range(begin, end):
+        other = tl.load(lists + turn) * KEYS
+        scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, WIDTH, KEYS, IS_FULL)))
+        if HAS_CAP:
+            scores, _ = _scores(scores, scale, cap, HAS_CAP)
+        if not IS_FULL:
+            j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
+            is_seen = _seen(
+                i[:, None],
+                own[:, None],
+                before[:, None],
+                at[:, None],
+                j[None, :],
+                keys[None, :],
+                key_at[None, :],
+                WINDOW,
+            )
+            scores = tl.where(is_seen, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        level = tl.where(higher == float("-inf"), 0.0, higher) * unit  # queries that have seen no key yet
+        share = tl.exp2(scores * unit - level[:, None])
+        shrunk = tl.exp2(top * unit - level)
+        total = total * shrunk + tl.sum(share, 1)
+        value = _tile(v, other, v_place, length, D, WIDTH, KEYS, IS_FULL)
+        found = tl.dot(share.to(value.dtype), value, found * shrunk[:, None])
+        top = higher
+    return top, total, found
 
 
 @triton.jit
@@ -363,7 +451,8 @@ def _attention_queries(
     cap,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
-    SIZE: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
@@ -372,44 +461,88 @@ def _attention_queries(
     block, head, row = blocks - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     k += row * k_row + head // group * k_head
     v += row * v_row + head // group * v_head
-    first, places = block * SIZE, tl.arange(0, SIZE)
-    i = first + places
     segments += row * length * PARTS
-    seeing, own, before, at = _queries(segments, i, length, PARTS)
-    query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, WIDTH, SIZE)
-    of_out = _tile(grad + row * length * heads * D + head * D, first, heads * D, length, D, WIDTH, SIZE)
-    result = _tile(out + row * length * heads * D + head * D, first, heads * D, length, D, WIDTH, SIZE)
+    first, places = block * QUERIES, tl.arange(0, QUERIES)
+    i = first + places
+    query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, WIDTH, QUERIES)
+    of_out = _tile(grad + row * length * heads * D + head * D, first, heads * D, length, D, WIDTH, QUERIES)
+    result = _tile(out + row * length * heads * D + head * D, first, heads * D, length, D, WIDTH, QUERIES)
     dot = tl.sum(of_out.to(tl.float32) * result.to(tl.float32), 1)
     log_at = (row * heads + head) * length + i
     tl.store(dots + log_at, dot, mask=i < length)
     level = tl.load(logs + log_at, mask=i < length, other=float("inf"))
-    found = tl.zeros([SIZE, WIDTH], tl.float32)
     which = row * blocks + block
-    for turn in range(tl.load(counts + which)):
-        number = tl.load(lists + which * blocks + turn)
-        other = number * SIZE
-        j, keys, key_at = _keys(segments, other + places, length, PARTS)
-        is_seen = _seen(
-            seeing[:, None],
-            own[:, None],
-            before[:, None],
-            at[:, None],
-            j[None, :],
-            keys[None, :],
-            key_at[None, :],
-            WINDOW,
-        )
-        key = _tile(k, other, k_place, length, D, WIDTH, SIZE)
-        scores, slope = _scores(tl.dot(query, tl.trans(key)), scale, cap, HAS_CAP)
-        share = tl.exp2(scores - level[:, None])
-        of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, WIDTH, SIZE)))
-        of_score = tl.where(is_seen, share * (of_share - dot[:, None]), 0.0)
-        if HAS_CAP:
-            of_score *= slope
-        found = tl.dot(of_score.to(key.dtype), key, found)
+    lists += which * tl.cdiv(length, KEYS)
+    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
+    found = tl.zeros([QUERIES, WIDTH], tl.float32)
+    found = _of_queries(
+        found, query, of_out, level, dot, k, v, segments, lists, 0, full, first, k_place, v_place, length, scale, cap,
+        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
+    )  # fmt: skip
+    found = _of_queries(
+        found, query, of_out, level, dot, k, v, segments, lists, full, end, first, k_place, v_place, length, scale, cap,
+        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
+    )  # fmt: skip
     to = of_q + row * o_row + head * o_head + first.to(tl.int64) * o_place
     to += places[:, None] * o_place + tl.arange(0, WIDTH)[None, :]
     tl.store(to, (found * scaling).to(of_q.dtype.element_ty), mask=_inside((i < length)[:, None], D, WIDTH))
+
+
+@triton.jit
+def _of_queries(
+    found,
+    query,
+    of_out,
+    level,
+    dot,
+    k,
+    v,
+    segments,
+    lists,
+    begin,
+    end,
+    first,
+    k_place,
+    v_place,
+    length,
+    scale,
+    cap,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    """Add what blocks of keys give to the gradient of the queries. IS_FULL: every query sees every key of them."""
+    if not IS_FULL:
+        i, own, before, at = _queries(segments, first + tl.arange(0, QUERIES), length, PARTS)
+    for turn in range(begin, end):
+        other = tl.load(lists + turn) * KEYS
+        key = _tile(k, other, k_place, length, D, WIDTH, KEYS, IS_FULL)
+        scores, slope = _scores(tl.dot(query, tl.trans(key)), scale, cap, HAS_CAP)
+        share = tl.exp2(scores - level[:, None])
+        of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, WIDTH, KEYS, IS_FULL)))
+        of_score = share * (of_share - dot[:, None])
+        if not IS_FULL:
+            j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
+            is_seen = _seen(
+                i[:, None],
+                own[:, None],
+                before[:, None],
+                at[:, None],
+                j[None, :],
+                keys[None, :],
+                key_at[None, :],
+                WINDOW,
+            )
+            of_score = tl.where(is_seen, of_score, 0.0)
+        if HAS_CAP:
+            of_score *= slope
+        found = tl.dot(of_score.to(key.dtype), key, found)
+    return found
 
 
 @triton.jit
@@ -442,54 +575,99 @@ def _attention_keys(
     cap,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
-    SIZE: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr,
 ):
     block, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    blocks, rows = tl.num_programs(0), tl.num_programs(2)
     q += row * q_row + head * q_head
     grad += row * length * heads * D + head * D
     logs += (row * heads + head) * length
     dots += (row * heads + head) * length
-    first, places = block * SIZE, tl.arange(0, SIZE)
-    key = _tile(k + row * k_row + head // group * k_head, first, k_place, length, D, WIDTH, SIZE)
-    value = _tile(v + row * v_row + head // group * v_head, first, v_place, length, D, WIDTH, SIZE)
     segments += row * length * PARTS
-    j, keys, key_at = _keys(segments, first + places, length, PARTS)
-    found_k = tl.zeros([SIZE, WIDTH], tl.float32)
-    found_v = tl.zeros([SIZE, WIDTH], tl.float32)
-    which = (rows + row) * blocks + block
-    for turn in range(tl.load(counts + which)):
-        number = tl.load(lists + which * blocks + turn)
-        other = number * SIZE
-        i = other + places
-        seeing, own, before, at = _queries(segments, i, length, PARTS)
-        is_seen = _seen(
-            seeing[None, :],
-            own[None, :],
-            before[None, :],
-            at[None, :],
-            j[:, None],
-            keys[:, None],
-            key_at[:, None],
-            WINDOW,
-        )
-        query = _tile(q, other, q_place, length, D, WIDTH, SIZE)
-        of_out = _tile(grad, other, heads * D, length, D, WIDTH, SIZE)
-        level = tl.load(logs + i, mask=i < length, other=float("inf"))
-        dot = tl.load(dots + i, mask=i < length, other=0.0)
+    first, places = block * KEYS, tl.arange(0, KEYS)
+    key = _tile(k + row * k_row + head // group * k_head, first, k_place, length, D, WIDTH, KEYS)
+    value = _tile(v + row * v_row + head // group * v_head, first, v_place, length, D, WIDTH, KEYS)
+    which = row * tl.num_programs(0) + block
+    lists += which * tl.cdiv(length, QUERIES)
+    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
+    found_k = tl.zeros([KEYS, WIDTH], tl.float32)
+    found_v = tl.zeros([KEYS, WIDTH], tl.float32)
+    found_k, found_v = _of_keys(
+        found_k, found_v, key, value, q, grad, logs, dots, segments, lists, 0, full, first, q_place, heads * D, length,
+        scale, cap, D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
+    )  # fmt: skip
+    found_k, found_v = _of_keys(
+        found_k, found_v, key, value, q, grad, logs, dots, segments, lists, full, end, first, q_place, heads * D,
+        length, scale, cap, D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
+    )  # fmt: skip
+    begin, inside = (row * length + first) * heads * D + head * D, _inside((first + places < length)[:, None], D, WIDTH)
+    to = places[:, None] * heads * D + tl.arange(0, WIDTH)[None, :]
+    tl.store(of_k + begin + to, found_k * scaling, mask=inside)
+    tl.store(of_v + begin + to, found_v, mask=inside)
+
+
+@triton.jit
+def _of_keys(
+    found_k,
+    found_v,
+    key,
+    value,
+    q,
+    grad,
+    logs,
+    dots,
+    segments,
+    lists,
+    begin,
+    end,
+    first,
+    q_place,
+    grad_place,
+    length,
+    scale,
+    cap,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    IS_FULL: tl.constexpr,
+):
+    """Add what blocks of queries give to the gradients of keys and values. IS_FULL: every query of them sees every
+    key."""
+    if not IS_FULL:
+        j, keys, key_at = _keys(segments, first + tl.arange(0, KEYS), length, PARTS)
+    for turn in range(begin, end):
+        other = tl.load(lists + turn) * QUERIES
+        place = other + tl.arange(0, QUERIES)
+        query = _tile(q, other, q_place, length, D, WIDTH, QUERIES, IS_FULL)
+        of_out = _tile(grad, other, grad_place, length, D, WIDTH, QUERIES, IS_FULL)
+        level = tl.load(logs + place, mask=place < length, other=float("inf"))
+        dot = tl.load(dots + place, mask=place < length, other=0.0)
         scores, slope = _scores(tl.dot(key, tl.trans(query)), scale, cap, HAS_CAP)
         share = tl.exp2(scores - level[None, :])
-        share = tl.where(is_seen, share, 0.0)
+        if not IS_FULL:
+            i, own, before, at = _queries(segments, place, length, PARTS)
+            is_seen = _seen(
+                i[None, :],
+                own[None, :],
+                before[None, :],
+                at[None, :],
+                j[:, None],
+                keys[:, None],
+                key_at[:, None],
+                WINDOW,
+            )
+            share = tl.where(is_seen, share, 0.0)
         found_v = tl.dot(share.to(of_out.dtype), of_out, found_v)
         of_share = tl.dot(value, tl.trans(of_out))
         of_score = share * (of_share - dot[None, :])
         if HAS_CAP:
             of_score *= slope
         found_k = tl.dot(of_score.to(query.dtype), query, found_k)
-    begin, inside = (row * length + first) * heads * D + head * D, _inside((first + places < length)[:, None], D, WIDTH)
-    to = places[:, None] * heads * D + tl.arange(0, WIDTH)[None, :]
-    tl.store(of_k + begin + to, found_k * scaling, mask=inside)
-    tl.store(of_v + begin + to, found_v, mask=inside)
+    return found_k, found_v

@@ -155,19 +155,47 @@ def test_keys_before_a_window_and_queries_behind_it_are_not_read() -> None:
 KERNELS = """
 import sys
 import torch
+from workers.models import attention_kernels
 from workers.models.attention_kernels import Attention
 from tests.workers.models.test_attention import by_hand, placed, results
 
 torch.manual_seed(0)
-segments = placed(30, [25, 20])
-for heads, key_heads, dim, window, cap in ((4, 2, 16, 0, 0.0), (2, 1, 40, 7, 0.0), (5, 1, 136, 13, 3.0)):
+kinds = attention_kernels._kinds
+short, long = placed(30, [25, 20]), placed(140, [40, 30])  # the long one has blocks of which all see all
+for segments, heads, key_heads, dim, window, cap, queries, keys in (
+    (short, 4, 2, 16, 0, 0.0, 64, 64), (short, 2, 1, 40, 7, 0.0, 64, 64), (short, 5, 1, 136, 13, 3.0, 32, 32),
+    (long, 2, 1, 16, 0, 0.0, 64, 64), (long, 2, 1, 16, 150, 3.0, 64, 64), (long, 1, 1, 16, 0, 0.0, 128, 64),
+    (long, 1, 1, 16, 0, 0.0, 32, 64),
+):
+    attention_kernels._kinds = lambda *each: [one | {"QUERIES": queries, "KEYS": keys} for one in kinds(*each)]
     made = [torch.randn(1, segments.shape[2], count, dim) for count in (heads, key_heads, key_heads, heads)]
     given = [*(one.transpose(1, 2) for one in made[:3]), made[3]]
     ours = lambda *each: Attention.apply(*each, 0.4, window, cap)
     hand = lambda *each: by_hand(*each, window=window or 1000, cap=cap or 1e6)
     pairs = zip(results(ours, segments, given, torch.float16), results(hand, segments, given, torch.float64))
     for found, exact in pairs:
-        assert (found.double() - exact).norm() < 2e-3 * exact.norm(), (heads, dim)
+        assert (found.double() - exact).norm() < 2e-3 * exact.norm(), (heads, dim, window, queries)
+sys.stdout.write("same\\n")
+"""
+LISTS = """
+import sys
+import torch
+from workers.models.attention_kernels import _listed
+from workers.models.packing import visible
+from tests.workers.models.test_attention import placed
+
+for segments, window in ((placed(140, [40, 30], rows=2), 0), (placed(140, [40, 30]), 40), (placed(5, [3]), 0)):
+    seen = visible(segments, window=window or None)[:, 0]
+    for queries, keys in ((64, 64), (32, 64), (128, 32)):
+        for side, (lists, counts) in enumerate(_listed(segments, queries, keys, window)):
+            sizes = (queries, keys) if side == 0 else (keys, queries)
+            for row, all_pairs in enumerate(seen if side == 0 else seen.mT):
+                for number, lines in enumerate(all_pairs.split(sizes[0])):
+                    parts = list(enumerate(lines.split(sizes[1], dim=1)))
+                    full = [other for other, one in parts if one.all() and one.numel() == queries * keys]
+                    some = [other for other, one in parts if one.any() and other not in full]
+                    assert counts[row, number].tolist() == [len(full), len(full + some)]
+                    assert lists[row, number].tolist()[: len(full + some)] == full + some
 sys.stdout.write("same\\n")
 """
 
@@ -175,6 +203,12 @@ sys.stdout.write("same\\n")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_in_tritons_interpreter_the_kernels_do_what_float64_does() -> None:
     done = interpreted("-c", KERNELS, timeout=300)
+    assert done.stdout == "same\n", done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_blocks_of_which_all_see_all_are_listed_first_then_those_of_which_some_do() -> None:
+    done = interpreted("-c", LISTS, timeout=300)
     assert done.stdout == "same\n", done.stderr
 
 

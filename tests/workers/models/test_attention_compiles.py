@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 KERNELS = ["_attention_flags", "_attention_lists", "_attention", "_attention_queries", "_attention_keys"]
+LAUNCHES = ["_attention_flags", *["_attention_lists"] * 2, *KERNELS[2:]]  # one list a side
 
 
 @pytest.mark.parametrize("capability", SHARED_BYTES)
@@ -43,5 +44,5 @@ def test_attention_compiles_for(
     segments = torch.zeros(1, 1, length, 3 if window else 2, dtype=torch.int32)
     apply: Any = attention_kernels.Attention.apply
     apply(*given, segments, dim**-0.5, window, cap).sum().backward()
-    assert [name for name, _ in found] == KERNELS
+    assert [name for name, _ in found] == LAUNCHES
     assert all(code.metadata.shared <= SHARED_BYTES[capability] for _, code in found)
