@@ -327,95 +327,56 @@ def _attention(
     v += row * v_row + head // group * v_head
     segments += row * length * PARTS
     first, places = block * QUERIES, tl.arange(0, QUERIES)
+    i = first + places
     query = _tile(q + row * q_row + head * q_head, first, q_place, length, D, WIDTH, QUERIES)
     which = row * blocks + block
     lists += which * tl.cdiv(length, KEYS)
-    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
     top = tl.full([QUERIES], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     found = tl.zeros([QUERIES, WIDTH], tl.float32)
-    top, total, found = _attend(
-        top, total, found, query, k, v, segments, lists, 0, full, first, k_place, v_place, length, scale, cap,
-        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
-    )  # fmt: skip
-    top, total, found = _attend(
-        top, total, found, query, k, v, segments, lists, full, end, first, k_place, v_place, length, scale, cap,
-        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
-    )  # fmt: skip
-    is_any, i = total != 0.0, first + places  # NaN is passed on
+    # Without a cap, `top` is of products before scaling: then scaling and subtracting are one operation.
+    unit = scale
+    if HAS_CAP:
+        unit = 1.0
+    begin = 0
+    for part in tl.static_range(2):  # first what is seen whole: without segments and a row's end
+        end = tl.load(counts + which * 2 + part)
+        if part == 1:
+            seeing, own, before, at = _queries(segments, i, length, PARTS)
+        for turn in range(begin, end):
+            other = tl.load(lists + turn) * KEYS
+            scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, WIDTH, KEYS, part == 0)))
+            if HAS_CAP:
+                scores, _ = _scores(scores, scale, cap, HAS_CAP)
+            if part == 1:
+                j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
+                is_seen = _seen(
+                    seeing[:, None],
+                    own[:, None],
+                    before[:, None],
+                    at[:, None],
+                    j[None, :],
+                    keys[None, :],
+                    key_at[None, :],
+                    WINDOW,
+                )
+                scores = tl.where(is_seen, scores, float("-inf"))
+            higher = tl.maximum(top, tl.max(scores, 1))
+            level = tl.where(higher == float("-inf"), 0.0, higher) * unit  # queries that have seen no key yet
+            share = tl.exp2(scores * unit - level[:, None])
+            shrunk = tl.exp2(top * unit - level)
+            total = total * shrunk + tl.sum(share, 1)
+            value = _tile(v, other, v_place, length, D, WIDTH, KEYS, part == 0)
+            found = tl.dot(share.to(value.dtype), value, found * shrunk[:, None])
+            top = higher
+        begin = end
+    is_any = total != 0.0  # NaN is passed on
     found = tl.where(is_any[:, None], found / tl.where(is_any, total, 1.0)[:, None], 0.0)
     to = out + (row * length + first) * heads * D + head * D
     to += places[:, None] * heads * D + tl.arange(0, WIDTH)[None, :]
     tl.store(to, found.to(out.dtype.element_ty), mask=_inside((i < length)[:, None], D, WIDTH))
-    if not HAS_CAP:
-        top *= scale
-    level = tl.where(is_any, top + tl.log2(tl.where(is_any, total, 1.0)), float("inf"))
+    level = tl.where(is_any, top * unit + tl.log2(tl.where(is_any, total, 1.0)), float("inf"))
     tl.store(logs + (row * heads + head) * length + i, level, mask=i < length)
-
-
-@triton.jit
-def _attend(
-    top,
-    total,
-    found,
-    query,
-    k,
-    v,
-    segments,
-    lists,
-    begin,
-    end,
-    first,
-    k_place,
-    v_place,
-    length,
-    scale,
-    cap,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    PARTS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    IS_FULL: tl.constexpr,
-):
-    """Add blocks of keys to the largest score of each query, the sum of its shares, and their sum of values. IS_FULL:
-    every query sees every key of them.
-
-    Without a cap, `top` is of unscaled products: then scaling and subtracting are one operation."""
-    if not IS_FULL:
-        i, own, before, at = _queries(segments, first + tl.arange(0, QUERIES), length, PARTS)
-    unit = scale
-    if HAS_CAP:
-        unit = 1.0
-    for turn in range(begin, end):
-        other = tl.load(lists + turn) * KEYS
-        scores = tl.dot(query, tl.trans(_tile(k, other, k_place, length, D, WIDTH, KEYS, IS_FULL)))
-        if HAS_CAP:
-            scores, _ = _scores(scores, scale, cap, HAS_CAP)
-        if not IS_FULL:
-            j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
-            is_seen = _seen(
-                i[:, None],
-                own[:, None],
-                before[:, None],
-                at[:, None],
-                j[None, :],
-                keys[None, :],
-                key_at[None, :],
-                WINDOW,
-            )
-            scores = tl.where(is_seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        level = tl.where(higher == float("-inf"), 0.0, higher) * unit  # queries that have seen no key yet
-        share = tl.exp2(scores * unit - level[:, None])
-        shrunk = tl.exp2(top * unit - level)
-        total = total * shrunk + tl.sum(share, 1)
-        value = _tile(v, other, v_place, length, D, WIDTH, KEYS, IS_FULL)
-        found = tl.dot(share.to(value.dtype), value, found * shrunk[:, None])
-        top = higher
-    return top, total, found
 
 
 @triton.jit
@@ -473,76 +434,39 @@ def _attention_queries(
     level = tl.load(logs + log_at, mask=i < length, other=float("inf"))
     which = row * blocks + block
     lists += which * tl.cdiv(length, KEYS)
-    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
     found = tl.zeros([QUERIES, WIDTH], tl.float32)
-    found = _of_queries(
-        found, query, of_out, level, dot, k, v, segments, lists, 0, full, first, k_place, v_place, length, scale, cap,
-        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
-    )  # fmt: skip
-    found = _of_queries(
-        found, query, of_out, level, dot, k, v, segments, lists, full, end, first, k_place, v_place, length, scale, cap,
-        D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
-    )  # fmt: skip
+    begin = 0
+    for part in tl.static_range(2):  # first what is seen whole: without segments and a row's end
+        end = tl.load(counts + which * 2 + part)
+        if part == 1:
+            seeing, own, before, at = _queries(segments, i, length, PARTS)
+        for turn in range(begin, end):
+            other = tl.load(lists + turn) * KEYS
+            key = _tile(k, other, k_place, length, D, WIDTH, KEYS, part == 0)
+            scores, slope = _scores(tl.dot(query, tl.trans(key)), scale, cap, HAS_CAP)
+            share = tl.exp2(scores - level[:, None])
+            of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, WIDTH, KEYS, part == 0)))
+            of_score = share * (of_share - dot[:, None])
+            if part == 1:
+                j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
+                is_seen = _seen(
+                    seeing[:, None],
+                    own[:, None],
+                    before[:, None],
+                    at[:, None],
+                    j[None, :],
+                    keys[None, :],
+                    key_at[None, :],
+                    WINDOW,
+                )
+                of_score = tl.where(is_seen, of_score, 0.0)
+            if HAS_CAP:
+                of_score *= slope
+            found = tl.dot(of_score.to(key.dtype), key, found)
+        begin = end
     to = of_q + row * o_row + head * o_head + first.to(tl.int64) * o_place
     to += places[:, None] * o_place + tl.arange(0, WIDTH)[None, :]
     tl.store(to, (found * scaling).to(of_q.dtype.element_ty), mask=_inside((i < length)[:, None], D, WIDTH))
-
-
-@triton.jit
-def _of_queries(
-    found,
-    query,
-    of_out,
-    level,
-    dot,
-    k,
-    v,
-    segments,
-    lists,
-    begin,
-    end,
-    first,
-    k_place,
-    v_place,
-    length,
-    scale,
-    cap,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    PARTS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    IS_FULL: tl.constexpr,
-):
-    """Add what blocks of keys give to the gradient of the queries. IS_FULL: every query sees every key of them."""
-    if not IS_FULL:
-        i, own, before, at = _queries(segments, first + tl.arange(0, QUERIES), length, PARTS)
-    for turn in range(begin, end):
-        other = tl.load(lists + turn) * KEYS
-        key = _tile(k, other, k_place, length, D, WIDTH, KEYS, IS_FULL)
-        scores, slope = _scores(tl.dot(query, tl.trans(key)), scale, cap, HAS_CAP)
-        share = tl.exp2(scores - level[:, None])
-        of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, WIDTH, KEYS, IS_FULL)))
-        of_score = share * (of_share - dot[:, None])
-        if not IS_FULL:
-            j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
-            is_seen = _seen(
-                i[:, None],
-                own[:, None],
-                before[:, None],
-                at[:, None],
-                j[None, :],
-                keys[None, :],
-                key_at[None, :],
-                WINDOW,
-            )
-            of_score = tl.where(is_seen, of_score, 0.0)
-        if HAS_CAP:
-            of_score *= slope
-        found = tl.dot(of_score.to(key.dtype), key, found)
-    return found
 
 
 @triton.jit
@@ -592,82 +516,43 @@ def _attention_keys(
     value = _tile(v + row * v_row + head // group * v_head, first, v_place, length, D, WIDTH, KEYS)
     which = row * tl.num_programs(0) + block
     lists += which * tl.cdiv(length, QUERIES)
-    full, end = tl.load(counts + which * 2), tl.load(counts + which * 2 + 1)
     found_k = tl.zeros([KEYS, WIDTH], tl.float32)
     found_v = tl.zeros([KEYS, WIDTH], tl.float32)
-    found_k, found_v = _of_keys(
-        found_k, found_v, key, value, q, grad, logs, dots, segments, lists, 0, full, first, q_place, heads * D, length,
-        scale, cap, D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, True,
-    )  # fmt: skip
-    found_k, found_v = _of_keys(
-        found_k, found_v, key, value, q, grad, logs, dots, segments, lists, full, end, first, q_place, heads * D,
-        length, scale, cap, D, WIDTH, QUERIES, KEYS, PARTS, WINDOW, HAS_CAP, False,
-    )  # fmt: skip
+    begin = 0
+    for part in tl.static_range(2):  # first what is seen whole: without segments and a row's end
+        end = tl.load(counts + which * 2 + part)
+        if part == 1:
+            j, keys, key_at = _keys(segments, first + places, length, PARTS)
+        for turn in range(begin, end):
+            other = tl.load(lists + turn) * QUERIES
+            place = other + tl.arange(0, QUERIES)
+            query = _tile(q, other, q_place, length, D, WIDTH, QUERIES, part == 0)
+            of_out = _tile(grad, other, heads * D, length, D, WIDTH, QUERIES, part == 0)
+            level = tl.load(logs + place, mask=place < length, other=float("inf"))
+            dot = tl.load(dots + place, mask=place < length, other=0.0)
+            scores, slope = _scores(tl.dot(key, tl.trans(query)), scale, cap, HAS_CAP)
+            share = tl.exp2(scores - level[None, :])
+            if part == 1:
+                seeing, own, before, at = _queries(segments, place, length, PARTS)
+                is_seen = _seen(
+                    seeing[None, :],
+                    own[None, :],
+                    before[None, :],
+                    at[None, :],
+                    j[:, None],
+                    keys[:, None],
+                    key_at[:, None],
+                    WINDOW,
+                )
+                share = tl.where(is_seen, share, 0.0)
+            found_v = tl.dot(share.to(of_out.dtype), of_out, found_v)
+            of_share = tl.dot(value, tl.trans(of_out))
+            of_score = share * (of_share - dot[None, :])
+            if HAS_CAP:
+                of_score *= slope
+            found_k = tl.dot(of_score.to(query.dtype), query, found_k)
+        begin = end
     begin, inside = (row * length + first) * heads * D + head * D, _inside((first + places < length)[:, None], D, WIDTH)
     to = places[:, None] * heads * D + tl.arange(0, WIDTH)[None, :]
     tl.store(of_k + begin + to, found_k * scaling, mask=inside)
     tl.store(of_v + begin + to, found_v, mask=inside)
-
-
-@triton.jit
-def _of_keys(
-    found_k,
-    found_v,
-    key,
-    value,
-    q,
-    grad,
-    logs,
-    dots,
-    segments,
-    lists,
-    begin,
-    end,
-    first,
-    q_place,
-    grad_place,
-    length,
-    scale,
-    cap,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    PARTS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    IS_FULL: tl.constexpr,
-):
-    """Add what blocks of queries give to the gradients of keys and values. IS_FULL: every query of them sees every
-    key."""
-    if not IS_FULL:
-        j, keys, key_at = _keys(segments, first + tl.arange(0, KEYS), length, PARTS)
-    for turn in range(begin, end):
-        other = tl.load(lists + turn) * QUERIES
-        place = other + tl.arange(0, QUERIES)
-        query = _tile(q, other, q_place, length, D, WIDTH, QUERIES, IS_FULL)
-        of_out = _tile(grad, other, grad_place, length, D, WIDTH, QUERIES, IS_FULL)
-        level = tl.load(logs + place, mask=place < length, other=float("inf"))
-        dot = tl.load(dots + place, mask=place < length, other=0.0)
-        scores, slope = _scores(tl.dot(key, tl.trans(query)), scale, cap, HAS_CAP)
-        share = tl.exp2(scores - level[None, :])
-        if not IS_FULL:
-            i, own, before, at = _queries(segments, place, length, PARTS)
-            is_seen = _seen(
-                i[None, :],
-                own[None, :],
-                before[None, :],
-                at[None, :],
-                j[:, None],
-                keys[:, None],
-                key_at[:, None],
-                WINDOW,
-            )
-            share = tl.where(is_seen, share, 0.0)
-        found_v = tl.dot(share.to(of_out.dtype), of_out, found_v)
-        of_share = tl.dot(value, tl.trans(of_out))
-        of_score = share * (of_share - dot[None, :])
-        if HAS_CAP:
-            of_score *= slope
-        found_k = tl.dot(of_score.to(query.dtype), query, found_k)
-    return found_k, found_v
