@@ -28,6 +28,9 @@ from workers.models.log_probs import score
 from workers.models.policy import Policy, open_policy
 from workers.rollout.engine import EngineUnavailable, Request, Rollout
 from workers.rollout.engine import Sampling as Asked
+from workers.rollout.graph.engine import GraphEngine
+from workers.rollout.graph.step import TorchOperations
+from workers.rollout.graph.step_weights import Projection
 from workers.rollout.hf import HfEngine
 from workers.rollout.native import NativeEngine
 from workers.rollout.probe import BOUNDS, probe, single_log_probs, trained_log_probs
@@ -206,6 +209,25 @@ def test_an_engine_that_takes_the_place_of_another_is_probed_before_it_draws(tmp
     engine.engine.generate = lost  # type: ignore[method-assign]
     with pytest.raises(LonghaulError, match="the engine native does not compute this model"):
         engine.generate(REQUESTS, Asked(max_new_tokens=2))
+
+
+@pytest.mark.parametrize("overcommit", [1.0, 2.0])
+def test_captured_steps_that_are_wrong_only_for_many_rows_are_refused(
+    overcommit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other kernels compute them."""
+    policy, profile = opened("qwen3", tmp_path)
+    engine = Portions(GraphEngine(policy.model, max_rows=9, overcommit=overcommit))
+    assert probe(policy.model, engine, profile, row_tokens=512)["engine_off"] < BOUNDS[torch.float32]
+    project = TorchOperations.project
+
+    def wrong(self: TorchOperations, x: torch.Tensor, projection: Projection) -> torch.Tensor:
+        found = project(self, x, projection)
+        return found * 1.1 if len(x) > 8 else found
+
+    monkeypatch.setattr(TorchOperations, "project", wrong)
+    with pytest.raises(LonghaulError, match="the engine native does not compute this model"):
+        probe(policy.model, engine, profile, row_tokens=512)
 
 
 def test_a_model_that_looks_ahead_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -217,3 +218,10 @@ def test_teams_are_known_only_where_reading_together_saves_much(monkeypatch: pyt
     published.clear()
     engine.generate(prompts_of(12, 1, [3 * PAGE]), sampling)
     assert not any(is_together for is_together, *_ in published)
+    few = prompts_of(12, 2, [2 * PAGE])
+    for is_trial in (False, True):
+        published.clear()
+        with engine.trial() if is_trial else nullcontext():
+            engine.generate(few, sampling)
+        assert published[0][0] == is_trial
+    assert engine.cache_bytes == 0

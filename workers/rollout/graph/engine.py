@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -157,6 +158,7 @@ class GraphEngine:
         self._passes: Passes | None = None
         """Over prompts. Their graphs are valid as long as those of the steps."""
         self._addresses: tuple[int, ...] = ()
+        self._least_saved = LEAST_SAVED
         self.set_back_rows = 0
         """How often a row had to wait for pages and was read again."""
         self.guessed_steps = self.guessed_tokens = 0
@@ -167,7 +169,7 @@ class GraphEngine:
         self._max_rows = rows
 
     @property
-    def _most_rows(self) -> int:
+    def most_rows(self) -> int:
         """Most rows that decode side by side."""
         return int(self._max_rows * self._overcommit)
 
@@ -175,6 +177,17 @@ class GraphEngine:
     def keeps_cache(self) -> bool:
         """Whether a cache may stay while the trainer works."""
         return self._keep_bytes > 0
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Within it, rows read what they share together, however little that saves. The cache does not stay: it may
+        have more slots than the first rollouts need."""
+        self._least_saved = 0
+        try:
+            yield
+        finally:
+            self._least_saved = LEAST_SAVED
+            self._steps = self._passes = self._state = None
 
     def forget_cache(self) -> None:
         """Free the cache, and keep none from now on."""
@@ -255,7 +268,7 @@ class GraphEngine:
             work.pages = Pages(needed.pages)
             a_token = max(2 * heads * width for heads, width in self._weights.caches) * state.keys[0].element_size()
             saved = saved_tokens((request.prompt_ids for request in work.requests), needed.slots)
-            state.reads_together = saved * a_token >= LEAST_SAVED
+            state.reads_together = saved > 0 and saved * a_token >= self._least_saved
         state.set_sampling(work.sampling, () if work.sampling.ignore_stop else self._stop_ids)
         return state, steps
 
@@ -278,7 +291,7 @@ class GraphEngine:
     def _needed(self, requests: Sequence[Request], sampling: Sampling) -> Shape:
         longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens + self._guesses
         length = -(-longest // ROUND_LENGTH) * ROUND_LENGTH
-        slots, pages = min(self._most_rows, len(requests)), 0
+        slots, pages = min(self.most_rows, len(requests)), 0
         if self._overcommit > 1 or self._guesses:
             pages = min(self._max_rows, len(requests)) * pages_of(length)
         return Shape(slots, length, sampling.max_new_tokens, pages, has_context=self._guesses > 0)
@@ -295,7 +308,7 @@ class GraphEngine:
             self._addresses = addresses
         if self._decoder.grow_rope(needed.cache_length):
             self._steps = self._passes = None
-        if self._state is None or not self._state.shape.holds(needed) or self._most_rows < self._state.shape.slots:
+        if self._state is None or not self._state.shape.holds(needed) or self.most_rows < self._state.shape.slots:
             self._steps = self._passes = self._state = None  # first, so that both are never there at one time
             self._state = State(needed, self._weights.caches, self._decoder.dtype, self.model.device)
         if self._steps is None:
@@ -309,7 +322,7 @@ class GraphEngine:
     def _admit(self, work: _Work, state: State) -> None:
         """Fill free slots. A pass over prompts stalls all rows, so wait until several can start together, or until an
         eighth of the pages is free."""
-        free = min(state.shape.slots, self._most_rows) - len(work.rows)
+        free = min(state.shape.slots, self.most_rows) - len(work.rows)
         few = max(1, state.shape.slots // 8)
         if not work.waiting or (work.rows and free < few):
             return
