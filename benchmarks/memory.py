@@ -4,7 +4,8 @@ Each profile runs in its own process: load, rollouts at full length, one micro-b
 profile needs that, then trained on), an optimiser step, a checkpoint, and loading that checkpoint. On a GPU the
 allocator is limited to what such a card has left beside a context (`set_per_process_memory_fraction`), so what fits
 here fits there; times are those of this GPU. A step of self-play is then made with every rollout at full length; of
-one whose rows are alike, a part, from which the seconds of a step are computed. Both are upper bounds.
+one whose rows are alike, a part, from which the seconds of a step are computed. Both are upper bounds. The seconds of
+each phase are also written to stderr as it ends.
 """
 
 from __future__ import annotations
@@ -301,14 +302,21 @@ def play(profile: Profile, model: Any, engine: Any, update: Any, report: Report)
     )
     proposing, solving = ([ids(longest, vocabulary, draws) for _ in range(count)] for _ in range(2))
     answered = [prompt for prompt in solving for _ in range(azr.group_size)]
+    side_by_side = int(engine.max_rows * profile.sampling.overcommit)
     for name, prompts in (("proposals", proposing), ("answers", answered)):
+        requests = [Request(prompt, seed) for seed, prompt in enumerate(prompts)]
+        # Steps of all rows, and of the last ones, are captured before, as they are in any step but a worker's first.
+        for some in (requests, requests[: len(requests) % side_by_side]):
+            if some and model.device.type == "cuda":
+                engine.rehearse(some, how)
         with phase(name, report):
-            engine.generate([Request(prompt, seed) for seed, prompt in enumerate(prompts)], how)
+            engine.generate(requests, how)
     engine.rest()
     share = count // profile.optimizer.updates_per_step
     rows = rows_of([*proposing[:share], *answered[: share * azr.group_size]], vocabulary, profile, draws)
-    few = [*rows[: update.micro_batch_size], *rows[share : share + azr.group_size]]
-    update.accumulate(few, [1.0, -1.0] * len(few), Sums())  # rows of these lengths compile kernels once
+    # Once before, so that kernels are compiled and passes captured, as they are in any step but a worker's first.
+    update.accumulate(rows, [1.0, -1.0] * len(rows), Sums())
+    update.forget_gradients()
     if is_scored(profile):
         with phase("scored rows", report):
             rescore(
@@ -395,6 +403,7 @@ def phase(name: str, report: Report) -> Iterator[None]:
             found.allocated, found.reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             look_beside(report)
         report.phases.append(found)
+        print(f"{report.profile}, {name}: {found.seconds:.2f} s", file=sys.stderr, flush=True)
 
 
 def reset_host_peak() -> None:
