@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from workers.models.attention import of_one_pass
 from workers.models.fast_graphs import rounded
 from workers.models.fast_stack import has_stack, read
 from workers.models.fused_layers import ROUNDED
@@ -114,12 +115,13 @@ def _over_whole_rows(decoder: Decoder, positions: Tensor, rows: int) -> Attend:
         # With positions behind, of which a window reads those near a token.
         near = torch.cat((segments, positions.int()[..., None].expand(len(segments), 1, -1, 1)), dim=-1)
         apply: Any = Attention.apply
+        for_all, for_windows = of_one_pass(segments), of_one_pass(near)
 
         def by_kernels(number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             window = decoder.layers[number].window
             scale = query.shape[-1] ** -0.5 if one.attention_scale is None else one.attention_scale
-            seen = segments if window is None else near
-            found: Tensor = apply(query, key, value, seen, scale, window or 0, one.attention_cap or 0.0)
+            seen: Any = for_all if window is None else for_windows
+            found: Tensor = apply(query, key, value, seen, scale, window or 0, one.attention_cap or 0.0, seen.lists)
             return found.transpose(1, 2)
 
         return by_kernels
