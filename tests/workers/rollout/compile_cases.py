@@ -17,12 +17,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from profiles.description import Rope
-from workers.rollout.graph import kernels, triton_step
+from workers.rollout.graph import attention_kernels, draw_kernels, norm_kernels, triton_step
 from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum
 
-STEP_KERNELS = ("add_norm", "activate", "whole_norms", "rope_write", "attend", "attend_together", "draw")
+STEP_KERNELS: dict[Any, tuple[str, ...]] = {
+    norm_kernels: ("add_norm", "activate", "whole_norms"),
+    attention_kernels: ("rope_write", "attend", "attend_together"),
+    draw_kernels: ("draw",),
+}
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 VOCABULARY, SPLITS = 151_936, 4
 
@@ -71,17 +75,17 @@ def is_multiple(value: Any) -> bool:
 @contextmanager
 def compiling(capability: int, on_compiled: OnCompiled) -> Iterator[None]:
     """Within it, launches compile."""
-    real = {name: getattr(kernels, name) for name in STEP_KERNELS}
+    real = {(module, name): getattr(module, name) for module, names in STEP_KERNELS.items() for name in names}
     of_gpu = triton_step.processors_of, triton_step.can_chain
     try:
-        for name, kernel in real.items():
-            setattr(kernels, name, Compiling(kernel, capability, on_compiled))
+        for (module, name), kernel in real.items():
+            setattr(module, name, Compiling(kernel, capability, on_compiled))
         triton_step.processors_of = lambda _: 132  # type: ignore[assignment]
         triton_step.can_chain = lambda _: capability >= 90
         yield
     finally:
-        for name, kernel in real.items():
-            setattr(kernels, name, kernel)
+        for (module, name), kernel in real.items():
+            setattr(module, name, kernel)
         triton_step.processors_of, triton_step.can_chain = of_gpu
 
 

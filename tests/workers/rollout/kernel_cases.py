@@ -21,7 +21,7 @@ from workers.models import lora
 from workers.models.adapters import linear_names
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Sampling
-from workers.rollout.graph import kernels, triton_step
+from workers.rollout.graph import attention_kernels, draw_kernels, kernel_parts, norm_kernels, triton_step
 from workers.rollout.graph.pages import PAGE
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations, activated, decode_step
@@ -71,7 +71,8 @@ class Operations(triton_step.TritonOperations):
 
 def operations(processors: int = 4) -> Operations:
     language: Any = Single()
-    kernels.tl, kernels.language = language, triton.language  # type: ignore[attr-defined]  # the latter for Triton
+    for module in (kernel_parts, norm_kernels, attention_kernels, draw_kernels):
+        module.tl, module.language = language, triton.language  # type: ignore[attr-defined]  # the latter for Triton
     triton_step.processors_of = lambda _: processors  # type: ignore[assignment]
     triton_step.VOCABULARY_TILE = 64  # of 269 tokens
     triton_step.can_chain = lambda _: False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from workers.rollout.graph.kernels import _activation
+from workers.rollout.graph.norm_kernels import activation
 
 
 @triton.jit
@@ -178,6 +178,6 @@ def gate_up(
         gate = _dense_product(x, w_gate, rows, columns, num_rows, N, 0, K // 2, K, HALF)
         up = _dense_product(x, w_up, rows, columns, num_rows, N, 0, K // 2, K, HALF)
     gate = gate.to(tl.bfloat16).to(tl.float32)
-    found = _activation(gate, levels, KIND).to(tl.bfloat16).to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)
+    found = activation(gate, levels, KIND).to(tl.bfloat16).to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)
     places = out + rows[None, :] * N + columns[:, None]
     tl.store(places, found.to(tl.bfloat16), mask=(rows < num_rows)[None, :] & (columns < N)[:, None])

@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from workers.models.nf4 import levels
-from workers.rollout.graph import kernels, lookup_kernels, product_kernels
+from workers.rollout.graph import attention_kernels, draw_kernels, lookup_kernels, norm_kernels, product_kernels
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import (
     KEY_BLOCK,
@@ -101,7 +101,7 @@ class TritonOperations:
         added = None if mlp is None else self.added_by_gate_up(rows, mlp)
         if added is not None:
             x.inner = torch.empty(rows, added.a.shape[0], device=residual.device)
-        kernels.add_norm[(rows, 1 if added is None else triton.cdiv(added.a.shape[0], kernels.INNER))](
+        norm_kernels.add_norm[(rows, 1 if added is None else triton.cdiv(added.a.shape[0], norm_kernels.INNER))](
             residual,
             self.nothing if parts is None else parts.data,
             self._bias(projection),
@@ -252,14 +252,14 @@ class TritonOperations:
             **of_parts,
         }
         if not is_one:
-            kernels.rope_write[(rows, heads.keys)](*before, *sizes, *numbers, **common)
+            attention_kernels.rope_write[(rows, heads.keys)](*before, *sizes, *numbers, **common)
         tops, sums = torch.empty(2, rows * queries * (portions + shared), device=device)
         mixed = torch.empty(rows * queries * (portions + shared), dim, device=device)
         out = self.inputs(rows, queries * dim, device)
         together = self.nothing
         if is_together:
             together = self.or_nothing(state.together)
-            kernels.attend_together[(rows, heads.keys, shared)](
+            attention_kernels.attend_together[(rows, heads.keys, shared)](
                 query,
                 state.keys[layer],
                 state.values[layer],
@@ -287,7 +287,7 @@ class TritonOperations:
                 num_stages=TEAM_STAGES,
                 **self.chain,
             )
-        kernels.attend[(rows, heads.keys, portions)](
+        attention_kernels.attend[(rows, heads.keys, portions)](
             *before,
             together,
             tops,
@@ -330,7 +330,7 @@ class TritonOperations:
             return self.nothing
         rows, widths = sizes[0], (heads.queries * heads.width, heads.keys * heads.width)
         factors = torch.empty(rows, 2, device=parts[0].device)
-        kernels.whole_norms[(rows, 2)](
+        norm_kernels.whole_norms[(rows, 2)](
             *parts, factors, *sizes, *widths, scale, eps, BLOCK=triton.next_power_of_2(max(widths)), num_warps=8, **how
         )
         return factors
@@ -343,7 +343,7 @@ class TritonOperations:
         a, b, rank, scale = self._adapters(projection)
         tall, block = (8, 128) if rank and x.rows >= 8 else (1, 512)  # adapters' B is read once for all rows of a tile
         out = self.inputs(x.rows, columns, x.data.device)
-        kernels.activate[(triton.cdiv(x.rows, tall), triton.cdiv(columns, block))](
+        norm_kernels.activate[(triton.cdiv(x.rows, tall), triton.cdiv(columns, block))](
             parts.data,
             self._bias(projection),
             b,
@@ -403,7 +403,7 @@ class TritonOperations:
         tiles = triton.cdiv(vocabulary, VOCABULARY_TILE)
         tops, sums, inner = torch.empty(3, rows * tiles, device=logits.device)
         arg = torch.empty(rows * tiles, dtype=torch.int32, device=logits.device)
-        kernels.draw[(rows, tiles)](
+        draw_kernels.draw[(rows, tiles)](
             logits,
             state.temperature,
             tops,

@@ -1,9 +1,4 @@
-"""Triton kernels for one decode step, except its large products.
-
-Sums over split K have a fixed order, so equal inputs give equal bits. A projection writes float32 parts, [splits, rows,
-N + R]; the last R columns are x A^T of the adapters. The kernel that reads them also adds up the parts, the bias and
-the adapters' B, so none of these needs a launch.
-"""
+"""Triton kernels for the attention of a decode step, over caches of slots or of pages."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # (Triton decides the types of a kernel's arguments.)
@@ -12,265 +7,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
-INNER = 16
-"""Columns of x A^T that one program computes."""
-INNER_COLUMNS = tl.constexpr(INNER)
-BELOW_ONE = tl.constexpr(1 - 2**-23)
-"""A factor that makes a float32 smaller by one or two roundings."""
-
-
-@triton.jit
-def _begin(CHAINED: tl.constexpr):
-    """Allow the next kernel's launch, and wait for the writes of earlier kernels (`wait_for_previous` in matmul.cu).
-
-    Before this call, read only what no chained kernel writes: weights, and the rows' positions (only `draw` moves
-    them).
-    """
-    if CHAINED:
-        cuda.gdc_launch_dependents()
-        cuda.gdc_wait()
-
-
-@triton.jit
-def _place(row, columns, K, FRAGMENTS: tl.constexpr):
-    """Address of x[row, columns]: in rows of K, or in the layout of the CUDA products (`place` in matmul.cu)."""
-    if FRAGMENTS:
-        piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
-        return (piece * 32 + row % 8 * 4 + columns % 256 // 64) * 8 + columns % 8
-    return row * K + columns
-
-
-@triton.jit
-def _sum_of(parts, row, columns, inside, num_rows, width, SPLITS: tl.constexpr):
-    """Sum of a projection's parts, float32 in the shape of `columns`, which may be one. Move `parts` by what is no
-    constant of one column, so that loads of several share an address."""
-    total = 0.0
-    for split in tl.static_range(SPLITS):  # unrolled, so that loads do not wait for each other
-        total += tl.load(parts + (split * num_rows + row) * width + columns, mask=inside, other=0.0)
-    return total
-
-
-@triton.jit
-def _whole(
-    parts,
-    row,
-    columns,
-    is_row,
-    is_column,
-    num_rows,
-    width,
-    N,
-    R,
-    lora_b,
-    lora_scale,
-    segment,
-    SPLITS: tl.constexpr,
-    RANK: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
-    """Sum of a projection's parts with its adapter, float32. row, columns: one row, or several as [M, 1] and [1, C],
-    for which B is read once; is_row, is_column: masks of their shapes; columns: below N; segment: the matrix they
-    belong to; UNROLL: ranks whose loads do not wait for each other."""
-    total = _sum_of(parts, row, columns, is_row & is_column, num_rows, width, SPLITS)
-    if RANK > 0:
-        added = tl.zeros_like(total)
-        for rank in tl.range(0, RANK, loop_unroll_factor=UNROLL):
-            t = _sum_of(parts + N + segment * RANK, row, rank, is_row, num_rows, width, SPLITS)
-            added += t * tl.load(lora_b + rank * N + columns, mask=is_column, other=0.0).to(tl.float32)
-        total += added * lora_scale
-    return total
-
-
-@triton.jit
-def add_norm(
-    residual,
-    parts,
-    bias,
-    lora_b,
-    after,
-    factor,
-    norm,
-    lora_a,
-    out,
-    out_residual,
-    inner,
-    num_rows,
-    H,
-    R,
-    INNERS,
-    eps,
-    added_scale,
-    lora_scale,
-    inner_scale,
-    SPLITS: tl.constexpr,
-    RANK: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_AFTER: tl.constexpr,
-    HAS_SCALE: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    PLUS_ONE: tl.constexpr,
-    HAS_INNER: tl.constexpr,
-    BLOCK: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """residual + projection (no projection if SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm, or itself
-    without a norm, in bfloat16. The projection may be normed and scaled before, the sum scaled after.
-
-    HAS_INNER: also inner_scale times the product of what is written to `out` with lora_a, [INNERS, H], transposed. Each
-    program of a row computes all of its sums and norm, and a part of that product; the first one writes the others.
-    """
-    row, tile = tl.program_id(0), tl.program_id(1)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < H
-    if HAS_NORM:
-        weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
-        if PLUS_ONE:
-            weight += 1.0
-    if HAS_AFTER:
-        of_added = tl.load(after + columns, mask=inside, other=0.0).to(tl.float32)
-        if PLUS_ONE:
-            of_added += 1.0
-    if HAS_INNER:
-        ranks = tile * INNER_COLUMNS + tl.arange(0, INNER_COLUMNS)
-        is_there = (ranks < INNERS)[:, None] & inside[None, :]
-        matrix = tl.load(lora_a + ranks[:, None] * H + columns[None, :], mask=is_there, other=0.0).to(tl.float32)
-    _begin(CHAINED)
-    hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
-    if SPLITS > 0:
-        added = _whole(
-            parts, row, columns, True, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK, RANK
-        )
-        if HAS_BIAS:
-            added += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-        if HAS_AFTER:
-            added *= tl.rsqrt(tl.sum(added * added, 0) / H + eps) * of_added
-        if HAS_SCALE:
-            added *= added_scale
-        if out_residual.dtype.element_ty == tl.float32:
-            hidden += added
-            if HAS_FACTOR:
-                hidden *= tl.load(factor).to(tl.float32)
-        else:
-            hidden = (hidden + added.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
-            if HAS_FACTOR:
-                hidden = (hidden * tl.load(factor).to(tl.float32)).to(tl.bfloat16).to(tl.float32)
-        is_mine = inside & (tile == 0)
-        tl.store(out_residual + row * H + columns, hidden.to(out_residual.dtype.element_ty), mask=is_mine)
-    found = hidden
-    if HAS_NORM:
-        found = hidden * tl.rsqrt(tl.sum(hidden * hidden, 0) / H + eps) * weight
-    found = found.to(tl.bfloat16)
-    tl.store(out + _place(row, columns, H, FRAGMENTS), found, mask=inside & (tile == 0))
-    if HAS_INNER:
-        product = tl.sum(matrix * found.to(tl.float32)[None, :], 1) * inner_scale
-        tl.store(inner + row * INNERS + ranks, product, mask=ranks < INNERS)
-
-
-@triton.jit
-def _activation(x, slopes, KIND: tl.constexpr):
-    """Of float32. KIND: of `ACTIVATIONS` in triton_step.py; slopes: of xIELU, as in `step_weights.Gate`."""
-    if KIND == "silu":
-        found = x / (1.0 + tl.exp(-x))
-    elif KIND == "gelu_pytorch_tanh":  # x / 2 * (1 + tanh(y)) = x * sigmoid(2 y)
-        found = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    elif KIND == "relu2":
-        found = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)
-    else:
-        beta = tl.load(slopes + 2)
-        below = (tl.exp(tl.minimum(x, tl.load(slopes + 3))) - 1.0 - x) * tl.load(slopes + 1)
-        found = tl.where(x > 0, tl.load(slopes) * x * x, below) + beta * x
-    return found
-
-
-@triton.jit
-def activate(
-    parts,
-    bias,
-    lora_b,
-    slopes,
-    out,
-    num_rows,
-    width,
-    R,
-    lora_scale,
-    KIND: tl.constexpr,
-    HAS_GATE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    UP: tl.constexpr,
-    SPLITS: tl.constexpr,
-    RANK: tl.constexpr,
-    UNROLL: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """activation(gate) * up from a projection of both, [M, width] in bfloat16, or activation(up) without a gate; for
-    layers with adapters. UP: the matrix that `up` belongs to; 0 if one computes both."""
-    _begin(CHAINED)
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    columns = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
-    is_row, inside = row < num_rows, columns < width
-    N = width
-    if HAS_GATE:
-        N = 2 * width
-    gate = _whole(
-        parts, row, columns, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, 0, SPLITS, RANK, UNROLL
-    )
-    if HAS_BIAS:
-        gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-    gate = gate.to(tl.bfloat16).to(tl.float32)
-    found = _activation(gate, slopes, KIND).to(tl.bfloat16)
-    if HAS_GATE:
-        of_up = columns + width
-        up = _whole(
-            parts, row, of_up, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, UP, SPLITS, RANK, UNROLL
-        )
-        if HAS_BIAS:
-            up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)
-        found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
-    tl.store(out + _place(row, columns, width, FRAGMENTS), found, mask=is_row & inside)
-
-
-@triton.jit
-def whole_norms(
-    parts,
-    bias,
-    lora_b,
-    factors,
-    num_rows,
-    N,
-    R,
-    queries,
-    keys,
-    lora_scale,
-    eps,
-    SPLITS: tl.constexpr,
-    RANK: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    FUSED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """What the norm over all heads multiplies queries and keys by, [M, 2] float32. queries, keys: their widths."""
-    _begin(CHAINED)
-    row, side = tl.program_id(0), tl.program_id(1)
-    columns = tl.arange(0, BLOCK)
-    width = tl.where(side == 0, queries, keys)
-    inside = columns < width
-    at = columns + side * queries
-    segment = 0
-    if not FUSED:
-        segment = side
-    found = _whole(parts, row, at, True, inside, num_rows, N + R, N, R, lora_b, lora_scale, segment, SPLITS, RANK, RANK)
-    if HAS_BIAS:
-        found += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    found = found.to(tl.bfloat16).to(tl.float32)
-    tl.store(factors + row * 2 + side, tl.rsqrt(tl.sum(found * found, 0) / width + eps))
+from workers.rollout.graph.kernel_parts import begin_chained, capped, is_last_of, place_of_x, sum_of
 
 
 @triton.jit
@@ -388,16 +126,16 @@ def _group_of(
     of_new = HEADS + key_head + tl.where(is_value, of_values * KEY_HEADS, 0)
     columns = tl.where(is_query, key_head * group + members, of_new) * DIM + lanes
     inside = (is_query | ((is_key | is_value) & has_new)) & (lanes < DIM) & is_used
-    x = _sum_of(parts, row, columns, inside, num_rows, N + R, SPLITS)
+    x = sum_of(parts, row, columns, inside, num_rows, N + R, SPLITS)
     if RANK > 0:
         added = tl.zeros((MEMBERS, WIDTH), tl.float32)
         for rank in tl.static_range(RANK):
-            t = _sum_of(parts + N, row, rank, is_used, num_rows, N + R, SPLITS)
+            t = sum_of(parts + N, row, rank, is_used, num_rows, N + R, SPLITS)
             if not FUSED:
-                of_key = _sum_of(parts + N, row, RANK + rank, has_new, num_rows, N + R, SPLITS)
+                of_key = sum_of(parts + N, row, RANK + rank, has_new, num_rows, N + R, SPLITS)
                 of_value = of_key
                 if not VALUES_ARE_KEYS:
-                    of_value = _sum_of(parts + N, row, 2 * RANK + rank, has_new, num_rows, N + R, SPLITS)
+                    of_value = sum_of(parts + N, row, 2 * RANK + rank, has_new, num_rows, N + R, SPLITS)
                 t = tl.where(is_query, t, tl.where(is_value, of_value, of_key))
             added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
         x += added * lora_scale
@@ -472,7 +210,7 @@ def rope_write(
     position = tl.load(positions + row)
     cos, sin, partner = _turns(rope, position, rope_length, WIDTH, ROTATED, HAS_ROPE, INTERLEAVED)
     of_norms = _norm_weights(q_norm, k_norm, key_head, HEADS, KEY_HEADS, DIM, WIDTH, MEMBERS, NORM, PLUS_ONE)
-    _begin(CHAINED)
+    begin_chained(CHAINED)
     x = _group_of(
         parts,
         bias,
@@ -515,12 +253,6 @@ def rope_write(
     place = _place_of(row, key_head, position, table, cache_length, KEY_HEADS, PAGE) * DIM + lanes + members * 0
     tl.store(keys + place, x, mask=(members == group) & (lanes < DIM))
     tl.store(values + place, x, mask=(members == group + 1) & (lanes < DIM))
-
-
-@triton.jit
-def _capped(x, cap):
-    """cap * tanh(x / cap)"""
-    return cap * (1.0 - 2.0 / (tl.exp(x * (2.0 / cap)) + 1.0))
 
 
 @triton.jit
@@ -568,7 +300,7 @@ def _attended(q, k, v, at, end, top, total, acc, scale, cap, HAS_CAP: tl.constex
     inside = at + tl.arange(0, BLOCK) < end
     scores = tl.dot(q, k) * scale
     if HAS_CAP:
-        scores = _capped(scores, cap)
+        scores = capped(scores, cap)
     scores = tl.where(inside[None, :], scores, -1e30)
     above = tl.maximum(top, tl.max(scores, 1))
     shrink = tl.exp(top - above)
@@ -576,17 +308,6 @@ def _attended(q, k, v, at, end, top, total, acc, scale, cap, HAS_CAP: tl.constex
     total = total * shrink + tl.sum(weights, 1)
     acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), v)
     return above, total, acc
-
-
-@triton.jit
-def _is_last_of(arrivals, number, COUNT: tl.constexpr):
-    """Whether this program is the last of COUNT to come here. Then it sees, past L1 (`.cg`), what the others stored
-    before, and the counter, [number] of `arrivals`, is zero again, as every launch finds it."""
-    tl.debug_barrier()  # one thread counts for all, so all must have stored
-    is_last = tl.atomic_add(arrivals + number, 1, sem="acq_rel", scope="gpu") == COUNT - 1
-    if is_last:
-        tl.store(arrivals + number, 0)
-    return is_last
 
 
 @triton.jit
@@ -695,7 +416,7 @@ def attend(
         k, v = _keys_and_values(
             keys, values, table, row, key_head, begin, end, cache_length, KEY_HEADS, DIM, WIDTH, WINDOW, BLOCK, PAGE
         )
-    _begin(CHAINED)
+    begin_chained(CHAINED)
     if ROTATES:
         x = _group_of(
             parts,
@@ -745,7 +466,7 @@ def attend(
     # The sums begin with the row's own token. Tensor cores add in one order, whatever layout x came in.
     own = tl.dot(q, tl.trans(q)) * scale
     if HAS_CAP:
-        own = _capped(own, cap)
+        own = capped(own, cap)
     of_new_key = (tl.arange(0, GROUP) == group)[None, :]
     top = tl.where(has_new, tl.sum(tl.where(of_new_key, own, 0.0), 1), -1e30)
     total = tl.zeros((GROUP,), tl.float32) + tl.where(has_new, 1.0, 0.0)
@@ -764,13 +485,13 @@ def attend(
     if PORTIONS == 1:
         columns = of_group[:, None] * DIM + lanes[None, :]
         found = (acc / total[:, None]).to(tl.bfloat16)
-        tl.store(out + _place(row, columns, HEADS * DIM, FRAGMENTS), found, mask=is_real_lane)
+        tl.store(out + place_of_x(row, columns, HEADS * DIM, FRAGMENTS), found, mask=is_real_lane)
     else:
         place = (row * HEADS + of_group) * (PORTIONS + SHARED) + portion
         tl.store(tops + place, top, mask=is_real)
         tl.store(sums + place, total, mask=is_real)
         tl.store(mixed + place[:, None] * DIM + lanes[None, :], acc, mask=is_real_lane)
-        if _is_last_of(arrivals, row * KEY_HEADS + key_head, PORTIONS):
+        if is_last_of(arrivals, row * KEY_HEADS + key_head, PORTIONS):
             has_shared = True
             if SHARED > 0:
                 has_shared = first > 0
@@ -829,7 +550,7 @@ def attend_together(
     """
     row, key_head, portion = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS
-    _begin(CHAINED)
+    begin_chained(CHAINED)
     if tl.load(teams + row * TEAM) >= 0:
         places, lanes = tl.arange(0, TEAM * PACK), tl.arange(0, WIDTH)
         member, number = tl.load(teams + row * TEAM + places // PACK), places % PACK
@@ -894,173 +615,4 @@ def _combine(
         acc += one * shrink[:, None]
     columns = heads[:, None] * DIM + lanes[None, :]
     found = (acc / total[:, None]).to(tl.bfloat16)
-    tl.store(out + _place(row, columns, HEADS * DIM, FRAGMENTS), found, mask=inside)
-
-
-@triton.jit
-def _shaped(z, scale, cap, HAS_SCALE: tl.constexpr, HAS_CAP: tl.constexpr):
-    """cap(scale * logits), float32."""
-    if HAS_SCALE:
-        z = z * scale
-    if HAS_CAP:
-        z = _capped(z, cap)
-    return z
-
-
-@triton.jit
-def draw(
-    logits,
-    temperature,
-    tops,
-    sums,
-    inner,
-    arg,
-    arrivals,
-    uniforms,
-    limit,
-    greedy,
-    stop_ids,
-    tokens,
-    positions,
-    counts,
-    active,
-    out_ids,
-    out_log_probs,
-    out_entropies,
-    V,
-    STRIDE,
-    room,
-    scale,
-    cap,
-    HAS_SCALE: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    NUM_TILES: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-    STOPS: tl.constexpr,
-):
-    """Draws each active row's next token, stores it, makes it the next input, and checks whether it ends the row.
-
-    Each program handles a tile of a row's logits: maximum, sum of exp(z - max), that sum weighted by z, and index of
-    the maximum. The last of them to end draws. arrivals: [M], zeros. TILES: a power of two, at least NUM_TILES.
-    """
-    row, tile = tl.program_id(0), tl.program_id(1)
-    if tl.load(active + row) != 0:  # only the last program of the row changes it
-        line = logits + row.to(tl.int64) * STRIDE
-        heat = tl.load(temperature)
-        columns = tile * TILE + tl.arange(0, TILE)
-        inside = columns < V
-        z = tl.load(line + columns, mask=inside, other=0.0).to(tl.float32)
-        z = tl.where(inside, _shaped(z, scale, cap, HAS_SCALE, HAS_CAP) / heat, -1e30)
-        top = tl.max(z, 0)
-        exp = tl.where(inside, tl.exp(z - top), 0.0)
-        base = row * NUM_TILES
-        tl.store(tops + base + tile, top)
-        tl.store(sums + base + tile, tl.sum(exp, 0))
-        tl.store(inner + base + tile, tl.sum(exp * z, 0))
-        tl.store(arg + base + tile, tile * TILE + tl.argmax(z, 0))
-        if _is_last_of(arrivals, row, NUM_TILES):
-            _draw_of_tiles(
-                line,
-                heat,
-                tops + base,
-                sums + base,
-                inner + base,
-                arg + base,
-                uniforms,
-                limit,
-                greedy,
-                stop_ids,
-                tokens,
-                positions,
-                counts,
-                active,
-                out_ids,
-                out_log_probs,
-                out_entropies,
-                row,
-                V,
-                room,
-                scale,
-                cap,
-                HAS_SCALE,
-                HAS_CAP,
-                NUM_TILES,
-                TILES,
-                TILE,
-                STOPS,
-            )
-
-
-@triton.jit
-def _draw_of_tiles(
-    line,
-    heat,
-    tops,
-    sums,
-    inner,
-    arg,
-    uniforms,
-    limit,
-    greedy,
-    stop_ids,
-    tokens,
-    positions,
-    counts,
-    active,
-    out_ids,
-    out_log_probs,
-    out_entropies,
-    row,
-    V,
-    room,
-    scale,
-    cap,
-    HAS_SCALE: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    NUM_TILES: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-    STOPS: tl.constexpr,
-):
-    """A row's draw, from what its tiles found."""
-    numbers = tl.arange(0, TILES)
-    known = numbers < NUM_TILES
-    top = tl.load(tops + numbers, mask=known, other=-1e30, cache_modifier=".cg")
-    best = tl.max(top, 0)
-    shrink = tl.exp(top - best)
-    mass = tl.load(sums + numbers, mask=known, other=0.0, cache_modifier=".cg") * shrink
-    total = tl.sum(mass, 0)
-    lse = best + tl.log(total)
-    weighted = tl.load(inner + numbers, mask=known, other=0.0, cache_modifier=".cg") * shrink
-    entropy = lse - tl.sum(weighted, 0) / total
-    count = tl.load(counts + row)
-    uniform = tl.load(uniforms + row * room + count)
-    passed = tl.cumsum(mass, 0) / total
-    # A sum in another order may round below the uniform number; a token without probability mass is never chosen.
-    uniform = tl.minimum(uniform, tl.max(passed, 0) * BELOW_ONE)
-    tile = tl.minimum(tl.sum(((passed <= uniform) & known).to(tl.int32), 0), NUM_TILES - 1)
-    before = tl.sum(tl.where(numbers < tile, mass, 0.0), 0) / total
-    columns = tile * TILE + tl.arange(0, TILE)
-    inside = columns < V
-    z = _shaped(tl.load(line + columns, mask=inside, other=0.0).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP) / heat
-    p = tl.where(inside, tl.exp(z - lse), 0.0)
-    reached = before + tl.cumsum(p, 0)
-    below = (reached <= tl.minimum(uniform, tl.max(reached, 0) * BELOW_ONE)) & inside
-    token = tl.minimum(tile * TILE + tl.minimum(tl.sum(below.to(tl.int32), 0), TILE - 1), V - 1)
-    if tl.load(greedy) != 0:
-        first = tl.min(tl.where(known & (top == best), numbers, TILES), 0)
-        # With NaN everywhere there is no maximum, so take any token; its log-prob is NaN.
-        found = tl.load(arg + tl.minimum(first, NUM_TILES - 1), cache_modifier=".cg")
-        token = tl.minimum(found, V - 1)
-    log_prob = _shaped(tl.load(line + token).to(tl.float32), scale, cap, HAS_SCALE, HAS_CAP) / heat - lse
-    place = row * room + count
-    tl.store(out_ids + place, token)
-    tl.store(out_log_probs + place, log_prob)
-    tl.store(out_entropies + place, entropy)
-    tl.store(tokens + row, token)
-    tl.store(counts + row, count + 1)
-    tl.store(positions + row, tl.load(positions + row) + 1)
-    stops = tl.load(stop_ids + tl.arange(0, STOPS))
-    is_last = (tl.sum((stops == token).to(tl.int32), 0) > 0) | (count + 1 >= tl.load(limit))
-    tl.store(active + row, tl.where(is_last, 0, 1))
+    tl.store(out + place_of_x(row, columns, HEADS * DIM, FRAGMENTS), found, mask=inside)
