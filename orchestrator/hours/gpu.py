@@ -85,10 +85,13 @@ class StepParts:
     rollout: float
     score: float
     update: float
+    is_side_by_side: bool = False
+    """Whether another GPU draws the next step's rollouts meanwhile."""
 
     @property
     def total(self) -> float:
-        return self.rollout + self.score + self.update
+        trained = self.score + self.update
+        return max(self.rollout, trained) if self.is_side_by_side else self.rollout + trained
 
 
 def weights_read(profile: Profile, shape: Shape) -> float:
@@ -129,7 +132,8 @@ def step_of(profile: Profile, shape: Shape, card: CardSpeed) -> StepParts:
     if not is_scored(profile) or (is_grpo(profile) and can_be_one_pass(profile)):
         score = 0.0
     epochs = profile.grpo.inner_epochs if is_grpo(profile) else 1
-    return StepParts(sum(map(drawing, lots)), score, epochs * update)
+    is_side_by_side = bool(profile.run.overlap and profile.run.sampler_device)
+    return StepParts(sum(map(drawing, lots)), score, epochs * update, is_side_by_side)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,13 @@ def test_half_the_speed_takes_longer_but_not_twice_as_long_since_launches_stay()
     assert before < after < 2 * before
 
 
+def test_a_sampler_on_another_gpu_and_the_update_take_as_long_as_the_longer_of_them() -> None:
+    beside = step_of(a_profile(**{"run.overlap": 1, "run.sampler_device": "cuda:1"}), SHAPE, H200)
+    on_one = step_of(a_profile(**{"run.overlap": 1}), SHAPE, H200)
+    assert beside.total == max(beside.rollout, beside.score + beside.update)
+    assert on_one.total == on_one.rollout + on_one.score + on_one.update > beside.total
+
+
 def test_several_gpus_divide_a_step() -> None:
     one, two = (step_of(a_profile(**{"run.gpus": n, "grpo.groups_per_step": 16}), SHAPE, H200).total for n in (1, 2))
     assert 0.4 < two / one < 0.8
