@@ -33,7 +33,6 @@ MOST_AHEAD = 128
 """Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
 PAGED_STAGES = 5
 """With fewer, a block of keys and values is read only once the one before is done: finding its page is a stage too."""
-TEAM_STAGES = 5
 
 
 @dataclass
@@ -258,7 +257,8 @@ class TritonOperations:
         out = self.inputs(rows, queries * dim, device)
         together = self.nothing
         if is_together:
-            together = self.or_nothing(state.together)
+            assert state.together is not None
+            together = state.together
             attention_kernels.attend_together[(rows, heads.keys, shared)](
                 query,
                 state.keys[layer],
@@ -284,7 +284,6 @@ class TritonOperations:
                 BLOCK=KEY_BLOCK,
                 PAGE=PAGE,
                 num_warps=4,
-                num_stages=TEAM_STAGES,
                 **self.chain,
             )
         attention_kernels.attend[(rows, heads.keys, portions)](
