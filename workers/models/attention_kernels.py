@@ -198,10 +198,7 @@ def _attention_flags(
     else:
         segments += row * length * PARTS
         i, own, before, at = _queries(segments, line * QUERIES + tl.arange(0, QUERIES), length, PARTS)
-        j, keys, key_at = _keys(segments, column * KEYS + tl.arange(0, KEYS), length, PARTS)
-        seen = _seen(
-            i[:, None], own[:, None], before[:, None], at[:, None], j[None, :], keys[None, :], key_at[None, :], WINDOW
-        ).to(tl.int32)
+        seen = _seen_from(segments, column * KEYS, i, own, before, at, length, KEYS, PARTS, WINDOW).to(tl.int32)
         tl.store(flags, tl.max(tl.max(seen, 1), 0) + tl.min(tl.min(seen, 1), 0))
 
 
@@ -280,6 +277,17 @@ def _seen(i, own, before, at, j, keys, key_at, WINDOW: tl.constexpr):
 
 
 @triton.jit
+def _seen_from(
+    segments, first, i, own, before, at, length, KEYS: tl.constexpr, PARTS: tl.constexpr, WINDOW: tl.constexpr
+):
+    """Which of the keys from token `first` on these queries, as `_queries` has them, see: [QUERIES, KEYS]."""
+    j, keys, key_at = _keys(segments, first + tl.arange(0, KEYS), length, PARTS)
+    return _seen(
+        i[:, None], own[:, None], before[:, None], at[:, None], j[None, :], keys[None, :], key_at[None, :], WINDOW
+    )
+
+
+@triton.jit
 def _scores(products, scale, cap, HAS_CAP: tl.constexpr):
     """Scores as powers of two, and their derivative by scale * products (1 without a cap)."""
     scores, slope = products * scale, 1.0
@@ -349,17 +357,7 @@ def _attention(
             if HAS_CAP:
                 scores, _ = _scores(scores, scale, cap, HAS_CAP)
             if part == 1:
-                j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
-                is_seen = _seen(
-                    seeing[:, None],
-                    own[:, None],
-                    before[:, None],
-                    at[:, None],
-                    j[None, :],
-                    keys[None, :],
-                    key_at[None, :],
-                    WINDOW,
-                )
+                is_seen = _seen_from(segments, other, seeing, own, before, at, length, KEYS, PARTS, WINDOW)
                 scores = tl.where(is_seen, scores, float("-inf"))
             higher = tl.maximum(top, tl.max(scores, 1))
             level = tl.where(higher == float("-inf"), 0.0, higher) * unit  # queries that have seen no key yet
@@ -448,17 +446,7 @@ def _attention_queries(
             of_share = tl.dot(of_out, tl.trans(_tile(v, other, v_place, length, D, WIDTH, KEYS, part == 0)))
             of_score = share * (of_share - dot[:, None])
             if part == 1:
-                j, keys, key_at = _keys(segments, other + tl.arange(0, KEYS), length, PARTS)
-                is_seen = _seen(
-                    seeing[:, None],
-                    own[:, None],
-                    before[:, None],
-                    at[:, None],
-                    j[None, :],
-                    keys[None, :],
-                    key_at[None, :],
-                    WINDOW,
-                )
+                is_seen = _seen_from(segments, other, seeing, own, before, at, length, KEYS, PARTS, WINDOW)
                 of_score = tl.where(is_seen, of_score, 0.0)
             if HAS_CAP:
                 of_score *= slope
