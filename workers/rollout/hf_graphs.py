@@ -142,7 +142,7 @@ def _all_ended(ids: Sequence[Sequence[int]], ended: set[int], stops: StopTexts) 
     """Add the rows that ended in their last `LOOK_EVERY` tokens to `ended`, and return whether all have. (pure)"""
     for row, drawn in enumerate(ids):
         if row not in ended and any(
-            drawn[length - 1] in stops.stop_ids or stops.end_in(drawn[max(0, length - stops.window) : length])
+            drawn[length - 1] in stops.stop_ids or stops.end_at(drawn, length)
             for length in range(max(1, len(drawn) - LOOK_EVERY + 1), len(drawn) + 1)
         ):
             ended.add(row)

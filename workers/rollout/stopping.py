@@ -59,9 +59,14 @@ class StopTexts:
         text = self._decode(list(ids[-self.window :]))
         return any(stop in text for stop in self.texts)
 
+    def end_at(self, ids: Sequence[int], length: int) -> bool:
+        """As `end_in` of the first `length` ids, at least one. It copies ids only where the last may complete a text:
+        a slice for each token would take most of the time."""
+        return self.may_end_in(ids[length - 1]) and self.are_in(ids[max(0, length - self.window) : length])
+
     def end_in(self, ids: Sequence[int]) -> bool:
         """Whether the last id completes a stop text, given that no earlier one did."""
-        return bool(self.texts) and bool(ids) and self.may_end_in(ids[-1]) and self.are_in(ids)
+        return bool(ids) and self.end_at(ids, len(ids))
 
 
 def stops_of(sampling: Sampling, decode: Decode | None, stop_ids: Iterable[int]) -> StopTexts:
@@ -74,8 +79,7 @@ def ending(ids: Sequence[int], stops: StopTexts, limit: int) -> tuple[int, Finis
     for length, token in enumerate(ids[:limit], 1):
         if token in stops.stop_ids:
             return length, "stop"
-        # Asked first, because a slice for each token would take most of the time.
-        if stops.may_end_in(token) and stops.are_in(ids[max(0, length - stops.window) : length]):
+        if stops.end_at(ids, length):
             return length, "stop_text"
     return min(len(ids), limit), "length"
 

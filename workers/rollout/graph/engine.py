@@ -543,7 +543,7 @@ def _with_stop_text(work: _Work, out_ids: Tensor, counts: Sequence[int]) -> set[
     for (slot, row), new in zip(rows.items(), ids, strict=True):
         begin = begins[slot]
         for length in range(row.looked + 1 - begin, counts[slot] + 1 - begin):
-            if stops.may_end_in(new[length - 1]) and stops.are_in(new[max(0, length - stops.window) : length]):
+            if stops.end_at(new, length):
                 found.add(slot)
                 break
         row.looked = counts[slot]
