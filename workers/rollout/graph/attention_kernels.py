@@ -544,9 +544,10 @@ def attend_together(
     """Attention of rows that begin alike over the keys that they share, which are read once for all of them; `attend`,
     whose arguments these are, does the rest (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099).
 
-    together: how many keys that is, for the row that leads the team; teams: the rows of the team that a row leads,
-    [slots, TEAM], -1 where there is none. Each program handles one of SHARED portions of a team's keys for one of
-    KEY_HEADS. PACK: queries for a head of keys, as a power of two.
+    Each program handles one team, one of KEY_HEADS, and one of SHARED portions of the team's keys.
+
+    together: [slots], how many keys a row's team shares; teams: [slots, TEAM], the rows of the team that a row leads,
+    and -1 behind them. PACK: queries for a head of keys, as a power of two.
     """
     row, key_head, portion = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // KEY_HEADS

@@ -31,7 +31,7 @@ class Operations(Protocol):
         the step has run; it is captured and replayed."""
 
     def of(self, weights: Weights, rows: int) -> Operations:
-        """Those that compute a step of so many rows the fastest."""
+        """The operations that are the fastest for a step of `rows` rows."""
 
     def embed(self, tokens: Tensor, weights: Weights) -> Tensor:
         """[M, hidden] in the weights' dtype; the residual stream starts from it."""
