@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,7 +142,8 @@ def rename_dir(source: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path, root: Path) -> None:
-    """Remove a directory or file below `root`, durably. Does nothing if it is already gone.
+    """Remove a directory or file below `root`, durably. Does nothing if it is already gone, and goes on if another
+    process removes or renames parts of it meanwhile: the worker of a lost host may still clear what it was writing.
 
     Raises ValueError for a symbolic link, for `root` itself, and for a path that resolves outside `root`. Removes links
     inside the tree without following them.
@@ -156,11 +156,16 @@ def remove_tree(path: Path, root: Path) -> None:
     if resolved == limit or limit not in resolved.parents:
         raise ValueError(f"refused to remove {path}: it is not inside {root}")
     with explained("cannot remove", path):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path)
+        if path.is_dir():
+            shutil.rmtree(path, onerror=_raise_unless_gone)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
         fsync_dir(path.parent)
+
+
+def _raise_unless_gone(_function: object, _path: str, raised: tuple[object, BaseException, object]) -> None:
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def remove_tree_or_leave(path: Path, root: Path) -> None:

@@ -1,5 +1,7 @@
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,24 @@ def test_links_inside_a_removed_tree_lose_nothing(tmp_path: Path) -> None:
         durable.remove_tree(tmp_path / "root" / "tree", tmp_path / "root")
     assert (tmp_path / "other" / "file").read_bytes() == b"precious"
     assert not list((tmp_path / "root").iterdir())
+
+
+def test_a_tree_that_two_remove_at_once_is_gone_for_both(tmp_path: Path) -> None:
+    tree = tmp_path / "root" / "tree"
+    for number in range(20):
+        (tree / str(number)).mkdir(parents=True)
+        for name in range(100):
+            (tree / str(number) / str(name)).touch()
+    both = threading.Barrier(2)
+
+    def remove() -> None:
+        both.wait()
+        durable.remove_tree(tree, tmp_path / "root")
+
+    with ThreadPoolExecutor(2) as pool:
+        for removal in [pool.submit(remove) for _ in range(2)]:
+            removal.result()
+    assert not tree.exists()
 
 
 def test_d10_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_what_a_network_file_system_holds_on_to_is_removed_later(
     """A file that some process has open keeps a hidden name there, so that its directory is never empty."""
     old, head = pair
 
-    def refuses(path: Path) -> None:
+    def refuses(path: Path, **_options: object) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
     with monkeypatch.context() as held:
