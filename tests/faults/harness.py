@@ -106,6 +106,22 @@ class Master:
         return int(lines[-1].split("(pid ")[1].split(")")[0]) if lines else 0
 
 
+IN_ANY_MEMORY = """
+import sys
+from orchestrator.signals import SIGNALS
+SIGNALS.install()
+from orchestrator import worker_pool
+worker_pool.SPARE_BYTES = 0
+from orchestrator.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+def in_any_memory(command: list[str]) -> list[str]:
+    """The same `run`, whose master lets a second worker wait however little memory other tests leave free."""
+    return [sys.executable, "-c", IN_ANY_MEMORY, *command[3:]]
+
+
 @dataclass
 class Scene:
     """One run in a folder of its own, and everybody who was started on it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import harness
-from tests.faults.harness import Scene, scene
+from tests.faults.harness import Scene, in_any_memory, scene
 
 SETTINGS = (
     "run.max_cycles=1",
@@ -171,7 +171,7 @@ def test_a_worker_that_loads_while_a_cycle_trains_gives_the_bytes_of_one_after_a
     with scene(tmp_path / "run") as run:
         hits = run.root / "hits"
         master = run.launch(
-            command(run, (*settings, "validation.overlap=1")),
+            in_any_memory(command(run, (*settings, "validation.overlap=1"))),
             "worker.after_update:2:stop",
             env={"LONGHAUL_CRASHPOINT_LOG": str(hits)},
         )

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from profiles.errors import ExitCode
-from tests.faults.harness import Master, Scene, scene
+from tests.faults.harness import Master, Scene, in_any_memory, scene
 from tests.faults.invariants import Ending, check_invariants, ending
 
 PATIENT = {"timeouts__heartbeat_s": 600, "timeouts__step_min_s": 600, "timeouts__startup_s": 600}
@@ -35,6 +35,13 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Ending:
     with scene(tmp_path_factory.mktemp("apart") / "run", **KNOBS) as run:
         run.finish()
         return ending(run)
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker is left out because other tests have taken the memory."""
+    command = Scene.command
+    monkeypatch.setattr(Scene, "command", lambda *given, **knobs: in_any_memory(command(*given, **knobs)))
 
 
 def pid_of(master: Master, what: str) -> int:

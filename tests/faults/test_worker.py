@@ -11,17 +11,15 @@ from pathlib import Path
 
 import msgspec
 import psutil
-import pytest
 
 from orchestrator.commit import read_result
 from orchestrator.launchers.launcher import Handle, Started
 from orchestrator.launchers.local import Local
 from orchestrator.supervise import Worker
-from orchestrator.worker_pool import may_wait_besides
 from profiles.schema import Profile
 from state.layout import AttemptDir
 from tests.faults.conftest import Clean
-from tests.faults.harness import Master, Scene, scene
+from tests.faults.harness import Master, Scene, in_any_memory, scene
 from tests.faults.invariants import check_invariants
 from workers.contract import Message, Outcome, Result
 
@@ -69,10 +67,9 @@ def test_W1_warm_worker_killed_is_replaced(clean: Clean, tmp_path: Path) -> None
         check_invariants(run, clean.ending)
 
 
-@pytest.mark.skipif(not may_wait_besides(), reason="needs memory to spare")
 def test_while_a_cycle_trains_the_worker_that_validates_it_and_that_of_the_next_cycle_wait(tmp_path: Path) -> None:
     with scene(tmp_path / "run", run__max_cycles=2, fake__fault="no_progress:6", **PATIENT) as run:
-        master = run.start()
+        master = run.launch(in_any_memory(run.command("--plain")))
         both = master.wait_for(lambda: found if len(found := all_warm(run, master)) == 2 else [])
         assert master.worker_pid() not in both
         master.kill()

@@ -233,7 +233,7 @@ def test_links_that_were_only_partly_removed_are_not_taken_for_a_checkpoint(
     assert not any(held.parent.iterdir())
 
 
-def half_removed(path: Path) -> None:
+def half_removed(path: Path, **_options: object) -> None:
     (path / checkpoint.MANIFEST).unlink()
     raise KeyboardInterrupt
 
