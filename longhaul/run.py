@@ -212,7 +212,7 @@ class Run:
     def tasks(self, newest: int = 100) -> list[Task]:
         """The newest tasks that self-play found, newest first; none of a run that reads problems."""
         with self._reader() as reader:
-            return [Task(*row.values()) for row in reader.examples(newest)]
+            return [Task(*row.values()) for row in reader.examples(min(newest, EVERY))]
 
     def rollouts(self, number: int = 8) -> list[Rollout]:
         """Rollouts of one prompt of the newest step: of the group whose rewards differ most.
@@ -253,7 +253,7 @@ class Run:
     def events(self, newest: int = 50) -> list[Event]:
         """The newest events, oldest first."""
         with self._reader() as reader:
-            return [Event(*vars(one).values()) for one in reader.events(newest)]
+            return [Event(*vars(one).values()) for one in reader.events(min(newest, EVERY))]
 
     def watch(self, *, first: int = 1, poll_s: float = POLL_S) -> Iterator[Step]:
         """Each step from `first` on as it finishes, until nobody drives the run any more.
@@ -359,4 +359,4 @@ class Run:
 
 
 EVERY = (1 << 63) - 1
-"""As a limit: no limit."""
+"""As a limit: no limit. SQLite takes no larger number."""

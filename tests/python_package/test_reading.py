@@ -68,6 +68,10 @@ def test_validations_cycles_checkpoints_and_tasks_are_records(run: longhaul.Run)
     assert [event.type for event in run.events(2)] == ["started", "memory"]
 
 
+def test_a_number_beyond_all_that_there_is_gives_all(run: longhaul.Run) -> None:
+    assert run.tasks(10**20) == run.tasks(10**6) and run.events(10**20) == run.events(10**6)
+
+
 def test_rollouts_are_answers_to_the_prompt_whose_rewards_differ_most(run: longhaul.Run) -> None:
     assert run.rollouts() == []
     wrong = {"text": "so \\boxed{41}", "reward": 0.0}
