@@ -240,12 +240,17 @@ class Attempts:
         if "started" in types:
             self.set_state(active, AttemptState.RUNNING)
         if types & {"done", "checkpointed"}:  # ingest everything: a checkpoint's steps must be stored before it
-            self.take(ingest_all(self.store, active.worker.token, active.directory.events))
+            self.take_of(active, ingest_all(self.store, active.worker.token, active.directory.events))
         elif "event_hint" in types:
-            self.take(ingest(self.store, active.worker.token, active.directory.events))
+            self.take_of(active, ingest(self.store, active.worker.token, active.directory.events))
         self.note_slow_nodes(active, utc)
         saved = [message for message in messages if message.type == "checkpointed" and message.path]
         return [facts for message in saved if (facts := self.take_checkpoint(active, message, utc)) is not None]
+
+    def take_of(self, active: Active, lines: list[Line]) -> None:
+        """`take`, and count the steps that the worker has finished: its next heartbeat may be a second away."""
+        active.worker.watch = active.worker.watch.with_steps(lines)
+        self.take(lines)
 
     def take(self, lines: list[Line]) -> None:
         """Pass newly ingested lines to the deadlines and the screen."""

@@ -52,6 +52,11 @@ class Watch:
         progress_at = now if self.stage == PAUSED else self.progress_at
         return replace(self, is_to_pause=is_to_pause, progress_at=progress_at)
 
+    def with_steps(self, lines: Sequence[Line]) -> Watch:
+        """Count the finished steps among newly ingested lines of this attempt."""
+        done = [line.step + 1 - self.first_step for line in lines if line.type == event_kinds.STEP.name]
+        return replace(self, steps_done=max([self.steps_done, *done]))
+
     def later_by(self, seconds: float) -> Watch:
         """Postpone every deadline, because the worker or the master did not run for that long."""
         return replace(

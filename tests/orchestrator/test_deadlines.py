@@ -135,6 +135,13 @@ def test_steps_count_for_the_deadline_as_soon_as_they_are_ingested() -> None:
     assert times.median_s == 30.0
 
 
+def test_a_step_is_finished_once_it_is_ingested_whatever_heartbeats_have_told() -> None:
+    begun = Watch(spawned_at=0, started_at=0, first_step=7)
+    told = [Line(1, "stage", 9, 0.0, 0.0, {}, ""), Line(2, "step", 7, 0.0, 0.0, {}, "")]
+    assert begun.with_steps(told[:1]).steps_done == 0 and begun.with_steps(told).steps_done == 1
+    assert replace(begun, steps_done=3).with_steps(told).steps_done == 3
+
+
 def test_a_step_without_a_time_counts_for_nothing() -> None:
     times = StepTimes([0.0, 7.0])
     times.take([Line(1, "step", 1, 0.0, 0.0, data, "") for data in ({}, {"seconds": 0.0}, {"seconds": "soon"})])
