@@ -112,7 +112,7 @@ class Attempts:
         self.screen.say(f"cycle {action.cycle}: {role} attempt {action.attempt} {what} ({worker.handle})")
         if ahead is not None:  # it said that it started when nobody listened
             self.set_state(self.pool.active, AttemptState.RUNNING)
-            self.take(ingest_all(self.store, token, directory.events))
+            self.take(self.pool.active, ingest_all(self.store, token, directory.events))
 
     def numbered(self, action: Planned) -> Planned:
         """With the number of an attempt whose directory does not exist yet."""
@@ -240,20 +240,17 @@ class Attempts:
         if "started" in types:
             self.set_state(active, AttemptState.RUNNING)
         if types & {"done", "checkpointed"}:  # ingest everything: a checkpoint's steps must be stored before it
-            self.take_of(active, ingest_all(self.store, active.worker.token, active.directory.events))
+            self.take(active, ingest_all(self.store, active.worker.token, active.directory.events))
         elif "event_hint" in types:
-            self.take_of(active, ingest(self.store, active.worker.token, active.directory.events))
+            self.take(active, ingest(self.store, active.worker.token, active.directory.events))
         self.note_slow_nodes(active, utc)
         saved = [message for message in messages if message.type == "checkpointed" and message.path]
         return [facts for message in saved if (facts := self.take_checkpoint(active, message, utc)) is not None]
 
-    def take_of(self, active: Active, lines: list[Line]) -> None:
-        """`take`, and count the steps that the worker has finished: its next heartbeat may be a second away."""
+    def take(self, active: Active, lines: list[Line]) -> None:
+        """Pass newly ingested lines of an attempt to the deadlines and the screen. The steps among them are finished,
+        whatever its last heartbeat has told."""
         active.worker.watch = active.worker.watch.with_steps(lines)
-        self.take(lines)
-
-    def take(self, lines: list[Line]) -> None:
-        """Pass newly ingested lines to the deadlines and the screen."""
         self.step_times.take(lines)
         self.node_steps.take(lines)
         self.screen.take(lines)
