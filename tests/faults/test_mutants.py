@@ -100,7 +100,7 @@ OF_ORDER = {
     ),
     "events are not read before a checkpoint is committed": Mutant(
         "orchestrator/attempts.py",
-        "            self.take(ingest_all(self.store, active.worker.token, active.directory.events))\n",
+        "            self.take(active, ingest_all(self.store, active.worker.token, active.directory.events))\n",
         "            pass\n",
     ),
     "events are not read before a checkpoint is adopted": Mutant(
