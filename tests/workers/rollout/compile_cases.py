@@ -92,8 +92,6 @@ def compiling(capability: int, on_compiled: OnCompiled) -> Iterator[None]:
 class Operations(triton_step.TritonOperations):
     """Those beside the CUDA products."""
 
-    fragments = True
-
     def added_by_gate_up(self, rows: int, layer: Layer) -> Adapters | None:
         return layer.gate_up.adapters if rows <= 16 else None
 
@@ -147,6 +145,7 @@ def compile_layer(case: Case) -> None:
     """Everything of a layer and the draw, but the products."""
     heads, rows = case.heads, case.rows
     ops = Operations(torch.device("cpu"))
+    ops.layout = triton_step.MATRICES if rows > 16 else triton_step.FRAGMENTS
     state = State(
         Shape(rows, 1024, 64, rows * 16 if case.is_paged else 0), [(heads.keys, heads.width)], torch.bfloat16, "cpu"
     )

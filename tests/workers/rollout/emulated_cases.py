@@ -28,7 +28,8 @@ SUM = 2.0**-20
 TAIL = 2.0**-12
 """PyTorch computes GELU with 1 + tanh, which cancels where the kernel's quotient does not."""
 Operations = Callable[..., Any]
-"""Of (processors, cut): `CudaOperations` for a GPU of so many multiprocessors. cut: in place of the chosen one."""
+"""Of (processors, cut, together): `CudaOperations` for a GPU of so many multiprocessors, or `TogetherOperations`. cut:
+in place of the chosen one."""
 
 
 def operations(device: Device, patch: pytest.MonkeyPatch) -> Operations:
@@ -36,14 +37,16 @@ def operations(device: Device, patch: pytest.MonkeyPatch) -> Operations:
     patch.setattr(cuda_step, "Kernels", device)
     patch.setattr(cuda_step, "shared_bytes_of", lambda _: 100 << 10)
     patch.setattr(cuda_step, "facts_of", lambda _: {})
+    patch.setattr(cuda_step, "has_warpgroups", lambda _: False)
     patch.setattr(triton_step, "can_chain", lambda _: True)
 
-    def made(processors: int, cut: Cut | None = None) -> Any:
+    def made(processors: int, cut: Cut | None = None, *, together: bool = False) -> Any:
         patch.setattr(triton_step, "processors_of", lambda _: processors)
         if cut is not None:
             for name in ("few_cuts", "many_cuts"):
                 patch.setattr(cuda_step, name, lambda *_: (cut,))
-        return cuda_step.CudaOperations(torch.device("cpu"))
+        kind = cuda_step.TogetherOperations if together else cuda_step.CudaOperations
+        return kind(torch.device("cpu"))
 
     return made
 
@@ -76,7 +79,7 @@ def inputs_of(ops: Any, rows: Tensor) -> Any:
     x = ops.inputs(len(rows), rows.shape[1], rows.device)
     whole = rows.new_full((x.data.shape[0] * 8, x.data.shape[1] * 256), math.nan)
     whole[: len(rows), : rows.shape[1]] = rows
-    lay(x, whole)
+    lay(x, whole, is_together=ops.layout == 2)
     return x
 
 
@@ -138,8 +141,11 @@ def check_some(device: Device) -> None:
     """Of each kind of kernel one, with ragged weights, an incomplete chunk and adapters."""
     with pytest.MonkeyPatch.context() as patch:
         made = operations(device, patch)
-        for kind, rows in (("nf4", 5), ("bfloat16", 13), ("nf4", 20), ("bfloat16", 40)):
-            check_products(device, made(6), projection(kind, (40, 24, 24), 576, 16), normal(rows, 576))
+        for kind, rows, together in (
+            ("nf4", 5, False), ("bfloat16", 13, False), ("nf4", 20, False), ("bfloat16", 40, False), ("nf4", 40, True),
+        ):  # fmt: skip
+            one = projection(kind, (40, 24, 24), 576, 16)
+            check_products(device, made(6, together=together), one, normal(rows, 576))
         for kind, rows in (("bfloat16", 5), ("nf4", 13)):
             both = projection(kind, (64, 64), 576, 16)
             check_gate_up(device, made(6), both, Gate("silu", True), normal(rows, 576) / 32)
@@ -148,10 +154,11 @@ def check_some(device: Device) -> None:
 OF_SOME = (
     "project<1, false>",
     "project<2, true>",
-    "project_many<4, false>",
-    "project_many<8, true>",
+    "project_many<4, false, FromShared>",
+    "project_many<8, true, FromShared>",
     "gate_up<1, true, 0>",
     "gate_up<2, false, 0>",
+    "project_many<8, false, Together>",
 )
 """The kernels of `check_some`."""
 

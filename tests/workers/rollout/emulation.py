@@ -28,12 +28,15 @@ from workers.rollout.graph import cuda
 
 SHIM = Path(__file__).with_name("emulated")
 SOURCES = Path(cuda.__file__).parent
+BOOLS = "false", "true"
+OF_HOPPER = tuple(f"project_many<{tiles}, {is_dense}, Together>" for tiles in (4, 8) for is_dense in BOOLS)
 NAMES = (
-    *(f"project<{tiles}, {is_dense}>" for tiles in (1, 2) for is_dense in ("false", "true")),
-    *(f"project_many<{tiles}, {is_dense}>" for tiles in (4, 8) for is_dense in ("false", "true")),
-    *(f"gate_up<{tiles}, {is_dense}, {kind}>" for tiles in (1, 2) for is_dense in ("false", "true") for kind in (0, 1)),
+    *(f"project<{tiles}, {is_dense}>" for tiles in (1, 2) for is_dense in BOOLS),
+    *(f"project_many<{tiles}, {is_dense}, FromShared>" for tiles in (4, 8) for is_dense in BOOLS),
+    *(f"gate_up<{tiles}, {is_dense}, {kind}>" for tiles in (1, 2) for is_dense in BOOLS for kind in (0, 1)),
+    *OF_HOPPER,
 )
-"""All kernels that `CudaOperations` can launch: the emulation refuses others."""
+"""All kernels that `CudaOperations` and `TogetherOperations` can launch: the emulation refuses others."""
 PREVIOUS = {"project": (0,), "project_many": (0,), "gate_up": (0, 5)}
 """Which arguments the kernel before computes: x, and what adapters make of it."""
 COMPILER = ("g++", "-std=c++17", "-shared", "-fPIC", "-Wno-unknown-pragmas", "-Wno-attributes", "-U_FORTIFY_SOURCE")
@@ -77,13 +80,13 @@ def closing(text: str, begin: int) -> int:
 
 def call_of(statement: str) -> str:
     """The call for what stands in the parentheses of an asm statement."""
-    found = re.match(r'\s*"([^"]*)"\s*((?::.*)?)$', statement, re.DOTALL)
+    found = re.match(r'\s*"([^"]*)"\s*((?::.*)?)$', re.sub(r'"\s*"', "", statement), re.DOTALL)
     operands = re.findall(r'"[=+]?[a-z]"\s*\(((?:[^()]|\([^()]*\))*)\)', found[2] if found else "")
-    text = re.fullmatch(r"([\w.]+)\s*([^;]*);", found[1]) if found else None
+    text = re.fullmatch(r"([\w.:]+)\s*([^;]*);", found[1]) if found else None
     if text is None or re.sub(r"%\d+|\d+|[\s{}\[\],]", "", text[2]):
         raise ValueError(f"not one instruction with plain operands: asm({statement})")
     values = [operands[int(one[1:])] if one[0] == "%" else one for one in re.findall(r"%?\d+", text[2])]
-    return f"ptx::{text[1].replace('.', '_')}({', '.join(values)})"
+    return f"ptx::{re.sub('[.:]+', '_', text[1])}({', '.join(values)})"
 
 
 def compiled(

@@ -45,28 +45,45 @@ def made(device: Device, monkeypatch: pytest.MonkeyPatch) -> Operations:
     return operations(device, monkeypatch)
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64])
+@pytest.mark.parametrize(("rows", "together"), [
+    (8, False), (16, False), (32, False), (64, False), (32, True), (64, True),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_weight_is_the_trainers_to_the_bit(kind: str, rows: int, device: Device, made: Operations) -> None:
+def test_a_weight_is_the_trainers_to_the_bit(
+    kind: str, rows: int, together: bool, device: Device, made: Operations
+) -> None:
     """A row of x with a single one in it picks a column."""
     one, x = projection(kind, (48,), 320), torch.zeros(rows, 320, dtype=torch.bfloat16)
     places = torch.randperm(320, generator=torch.Generator().manual_seed(0))[:rows]
     x[torch.arange(rows), places] = 1.0
-    assert torch.equal(project(device, made(4), one, x), weights_of(one).float()[:, places].T)
+    assert torch.equal(project(device, made(4, together=together), one, x), weights_of(one).float()[:, places].T)
+
+
+SHAPES = pytest.mark.parametrize(("sizes", "inputs", "rank"), [
+    ((64,), 256, 0), ((40, 24, 24), 320, 16), ((24, 8), 576, 4), ((16, 16, 16), 1088, 8),
+])  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 16, 17, 32, 40, 64, 100])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("sizes", "inputs", "rank"), [
-    ((64,), 256, 0), ((40, 24, 24), 320, 16), ((24, 8), 576, 4), ((16, 16, 16), 1088, 8),
-])  # fmt: skip
+@SHAPES
 def test_products_are_those_of_the_weights(
     sizes: tuple[int, ...], inputs: int, rank: int, kind: str, rows: int, device: Device, made: Operations
 ) -> None:
     check_products(device, made(6), projection(kind, sizes, inputs, rank), normal(rows, inputs))
 
 
-FEW, MANY = (5, 13), (20, 40)
+@pytest.mark.parametrize("rows", [17, 32, 40, 64, 100])
+@pytest.mark.parametrize("kind", KINDS)
+@SHAPES
+def test_four_warps_together_compute_the_products_of_the_weights(
+    sizes: tuple[int, ...], inputs: int, rank: int, kind: str, rows: int, device: Device, made: Operations
+) -> None:
+    check_products(device, made(6, together=True), projection(kind, sizes, inputs, rank), normal(rows, inputs))
+
+
+FEW, MANY, TOGETHER = (5, 13), (20, 40), (24, 48)
+"""Rows, the last of which four warps multiply together."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,6 +91,7 @@ FEW, MANY = (5, 13), (20, 40)
     *((cut, FEW) for cut in (Cut(2, 3, 4), Cut(5, 1, 3, 2, 2), Cut(3, 2, 2, 2, 4), Cut(1, 5, 5, 2, 3),
                              Cut(1, 5, 1, 4, 12), Cut(1, 5, 1, 12, 12))),
     *((cut, MANY) for cut in (Cut(1, 5, 1), Cut(2, 3, 8), Cut(5, 1, 3))),
+    *((cut, TOGETHER) for cut in (Cut(1, 5, 4), Cut(2, 3, 8), Cut(5, 1, 4))),
 ], ids=str)  # fmt: skip
 def test_products_are_the_same_however_they_are_cut(
     cut: Cut, counts: tuple[int, int], kind: str, device: Device, made: Operations
@@ -81,7 +99,7 @@ def test_products_are_the_same_however_they_are_cut(
     """K of 1088 is four whole chunks and a quarter, so the last split has the fewest, and may have fewer than warps."""
     one = projection(kind, (40, 24, 24), 1088, 16)
     for rows in counts:
-        check_products(device, made(6, cut), one, normal(rows, 1088))
+        check_products(device, made(6, cut, together=counts == TOGETHER), one, normal(rows, 1088))
 
 
 @pytest.mark.parametrize("cut", [Cut(1, 5, 2, 3, 7), Cut(1, 5, 5, 2, 4), Cut(1, 5, 1, 9, 9), None], ids=str)
@@ -164,6 +182,12 @@ EARLY = """    uint4 rows[NT][8];
     wait_for_previous();
     after();"""
 BARRIER = "    __syncthreads();\n}"
+WAITED = """a[1], x.half_of(eighth, 1));
+        end_products();
+    }
+    wait_for_products();
+"""
+BEGIN = "        begin_products();\n        mma_together<NT>(acc, a[0]"
 MUTANTS = {
     "codes of the other half": (0, "codes << 7) & 0x7f80", "codes << 3) & 0x7f80", ""),
     "sums are read early": (0, "    __syncthreads();\n}\n\n// Element", "}\n\n// Element", ""),
@@ -177,6 +201,14 @@ MUTANTS = {
     "bytes of the other half": (2, "0x6273 : 0x4051", "0x4051 : 0x6273", ""),
     "a copy comes early": (2, "((chunk - begin + 1) & 1)", "((chunk - begin) & 1)", ""),
     "a barrier for some": (2, "if (begin < end) stage", "if (t & 1) __syncthreads(); stage", "no thread can go on"),
+    "x is not told of": (6, "        X::publish();\n", "", "does not see yet"),
+    "products are not waited for": (6, WAITED, WAITED.replace("    wait_for_products();\n", ""), "does not see yet"),
+    "another matrix": (6, "(u64)(128 >> 4)", "(u64)(256 >> 4)", "does not see yet"),
+    "another tile": (6, "(u64)(4096 >> 4)", "(u64)(512 >> 4)", ""),
+    "a swizzled matrix": (6, "(u64)(4096 >> 4) << 32", "(u64)(4096 >> 4) << 32 | 1ull << 62", "swizzled"),
+    "blocks that are not there": (6, "min(4 * left, 16)", "16", ""),
+    "registers are not told of": (6, BEGIN, BEGIN.replace("begin_products();", ""), "without wgmma.fence"),
+    "half a group": (6, "if (is_adapter) {", "if (threadIdx.x >= 64) return; if (is_adapter) {", "no thread can go on"),
     "another layout": (5, "(m & 7) * 4 + ((k & 255) >> 6)", "(m & 7) + ((k & 255) >> 6) * 8", ""),
     "adapters of the other": (5, "r < rank ? r : R", "r >= rank ? r - rank : R", ""),
     "adapters are not waited for": (5, "    wait_for_copies();\n" + BARRIER, BARRIER, "nobody has waited for"),
@@ -198,7 +230,7 @@ def check_mutant(device: Device, made: Operations, number: int) -> None:
         both = projection("nf4", (64, 64), 576, 16)
         check_gate_up(device, made(6), both, Gate("silu", True), normal(13, 576) / 32)
     else:
-        cut = Cut(1, 3, 4) if number == 0 else Cut(1, 3, 2)
+        cut, rows = {0: (Cut(1, 3, 4), 5), 2: (Cut(1, 3, 2), 20), 6: (Cut(1, 3, 4), 40)}[number]
         check_products(
-            device, made(6, cut), projection("nf4", (40, 24), 576, 16), normal(5 if number == 0 else 20, 576)
+            device, made(6, cut, together=number == 6), projection("nf4", (40, 24), 576, 16), normal(rows, 576)
         )

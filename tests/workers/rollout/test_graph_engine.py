@@ -481,13 +481,14 @@ def test_every_cut_covers_all_inputs_and_its_sums_fit(
 
 @given(
     st.tuples(st.integers(1, 2000), st.integers(0, 12)), st.integers(64, 30_000), st.integers(17, 300),
-    st.tuples(st.integers(1, 200), st.sampled_from([99 << 10, 227 << 10])), st.integers(1, 12),
+    st.tuples(st.integers(1, 200), st.sampled_from([99 << 10, 227 << 10])), st.integers(1, 12), st.sampled_from([1, 4]),
 )  # fmt: skip
 def test_every_cut_for_many_rows_covers_all_inputs(
-    tiles: tuple[int, int], inputs: int, rows: int, processors: tuple[int, int], most_splits: int
+    tiles: tuple[int, int], inputs: int, rows: int, processors: tuple[int, int], most_splits: int, step: int
 ) -> None:
     chunks = -(-inputs // 256)
-    for cut in many_cuts(tiles, inputs, rows, 12, processors, most_splits):
+    for cut in many_cuts(tiles, inputs, rows, 12, processors, most_splits, step):
+        assert cut.warps % step == 0
         assert (cut.splits - 1) * cut.chunks < chunks <= cut.splits * cut.chunks
         assert 1 <= cut.splits <= most_splits
         assert 1 <= cut.warps <= 12

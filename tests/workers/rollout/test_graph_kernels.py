@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import sys
 from typing import Any
@@ -159,26 +160,39 @@ def other_model(name: str, *, nf4: bool, has_adapters: bool, layers: int = 2) ->
     return prepared(model, nf4=nf4, targets=tuple(linear_names(model)) if has_adapters else ())
 
 
-def kinds() -> list[Any]:
-    """Both kinds of operations, as far as this machine can compile them."""
+@functools.cache
+def kinds(rows: int) -> list[Any]:
+    """All kinds of operations for so many rows that this machine can compile."""
+    from workers.rollout.graph.cuda import has_warpgroups
     from workers.rollout.graph.engine import operations_for
     from workers.rollout.graph.triton_step import TritonOperations
 
-    found: list[Any] = [TritonOperations(torch.device("cuda", 0)), operations_for(torch.device("cuda", 0))]
-    return found[: 1 + (type(found[1]) is not type(found[0]))]
+    device = torch.device("cuda", 0)
+    found: list[Any] = [TritonOperations(device), operations_for(device)]
+    if type(found[1]) is type(found[0]):
+        return found[:1]
+    if has_warpgroups(device) and rows > 16:
+        from workers.rollout.graph.cuda_step import TogetherOperations
+
+        found.append(TogetherOperations(device))
+    return found
 
 
-def plain(x: Any, columns: int) -> torch.Tensor:
-    """x of a projection as rows. The CUDA order: [m / 8][k / 256][k % 64 / 8][m % 8][k % 256 / 64][k % 8]."""
+def plain(x: Any, columns: int, *, is_together: bool = False) -> torch.Tensor:
+    """x of a projection as rows. The CUDA order: [m / 8][k / 256][k % 64 / 8][m % 8][k % 256 / 64][k % 8]; for four
+    warps together: [m / 8][k / 256][k % 64 / 8][k % 8 / 2][m % 8][k % 256 / 64][k % 2]."""
     data = x.data
     if data.dim() == 2:
         return data
     tiles, chunks = data.shape[:2]
-    rows = data.view(tiles, chunks, 8, 8, 4, 8).permute(0, 3, 1, 4, 2, 5).reshape(tiles * 8, chunks * 256)
-    return rows[: x.rows, :columns]
+    if is_together:
+        rows = data.view(tiles, chunks, 8, 4, 8, 4, 2).permute(0, 4, 1, 5, 2, 3, 6)
+    else:
+        rows = data.view(tiles, chunks, 8, 8, 4, 8).permute(0, 3, 1, 4, 2, 5)
+    return rows.reshape(tiles * 8, chunks * 256)[: x.rows, :columns]
 
 
-def lay(x: Any, rows: torch.Tensor) -> None:
+def lay(x: Any, rows: torch.Tensor, *, is_together: bool = False) -> None:
     """The reverse of `plain`: rows, [M, K], into x, zeros where there are none."""
     if x.data.dim() == 2:
         x.data.copy_(rows)
@@ -186,7 +200,11 @@ def lay(x: Any, rows: torch.Tensor) -> None:
     tiles, chunks = x.data.shape[:2]
     whole = rows.new_zeros(tiles * 8, chunks * 256)
     whole[: rows.shape[0], : rows.shape[1]] = rows
-    x.data.copy_(whole.view(tiles, 8, chunks, 4, 8, 8).permute(0, 2, 4, 1, 3, 5).reshape(x.data.shape))
+    if is_together:
+        laid = whole.view(tiles, 8, chunks, 4, 8, 4, 2).permute(0, 2, 4, 5, 1, 3, 6)
+    else:
+        laid = whole.view(tiles, 8, chunks, 4, 8, 8).permute(0, 2, 4, 1, 3, 5)
+    x.data.copy_(laid.reshape(x.data.shape))
 
 
 def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -205,19 +223,20 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
     layer, eps, hidden = weights.layers[0], weights.plain.eps, model.config.hidden_size
     rope = torch.stack(model.model.rotary_emb(model.lm_head.weight, torch.arange(256, device="cuda")[None]))[:, 0]
     rope = rope.bfloat16().contiguous()
-    for ops in kinds():
-        for rows in ROWS:
+    for rows in ROWS:
+        for ops in kinds(rows):
+            order: Any = {"is_together": ops.layout == 2}
             mine, theirs = state_of(weights, rows), state_of(weights, rows)
             start = torch.randn(rows, hidden, device="cuda").bfloat16()
             how = Sum(eps, torch.float32, torch.bfloat16)
             _, a = reference.add_norm(start, None, None, layer.before_attention, how)
             _, b = ops.add_norm(start, None, None, layer.before_attention, how)
-            assert apart(plain(b, hidden), a) < TOLERANCE
+            assert apart(plain(b, hidden, **order), a) < TOLERANCE
             a = reference.attention(reference.project(a, layer.qkv), layer.qkv, mine, 0, rope, layer, how)
             b = ops.attention(ops.project(b, layer.qkv), layer.qkv, theirs, 0, rope, layer, how)
             assert apart(theirs.keys[0], mine.keys[0]) < TOLERANCE
             assert apart(theirs.values[0], mine.values[0]) < TOLERANCE
-            assert apart(plain(b, hidden), a) < TOLERANCE
+            assert apart(plain(b, hidden, **order), a) < TOLERANCE
             for kind in (torch.float32, torch.bfloat16):  # the last is gone on with
                 found = reference.project(a, layer.out), ops.project(b, layer.out)
                 each = Sum(eps, kind, torch.bfloat16)
@@ -227,7 +246,7 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
                 assert apart(other, residual) < TOLERANCE
             a, b = c, d
             a, b = (one.gate_up(x, layer.gate_up, layer.gate) for one, x in ((reference, a), (ops, b)))
-            assert apart(plain(b, model.config.intermediate_size), a) < TOLERANCE
+            assert apart(plain(b, model.config.intermediate_size, **order), a) < TOLERANCE
             last, again = (
                 one.add_norm(start, one.project(x, layer.down), layer.down, weights.norm, how, is_last=True)[1]
                 for one, x in ((reference, a), (ops, b))
@@ -258,7 +277,7 @@ def test_a_step_of_every_family_rounds_no_worse_than_plain_pytorch(name: str, ho
         right, _ = step_of(exact, rows, TorchOperations())
         plain, mine = step_of(model, rows, TorchOperations())
         weights = Weights(model)
-        for ops in (one.of(weights, rows) for one in kinds()):
+        for ops in (one.of(weights, rows) for one in kinds(rows)):
             found, theirs = step_of(model, rows, ops)
             for number in range(len(mine.keys)):
                 assert apart(theirs.keys[number], mine.keys[number]) < TOLERANCE
@@ -269,7 +288,7 @@ def test_a_step_of_every_family_rounds_no_worse_than_plain_pytorch(name: str, ho
 def test_many_rows_of_dense_weights_are_multiplied_by_the_library() -> None:
     from workers.rollout.graph.cuda_step import LibraryOperations
 
-    ops = kinds()[-1]
+    ops = kinds(1)[-1]
     for nf4, rows, is_library in ((False, 64, False), (False, 65, True), (True, 65, False)):
         weights = Weights(make_model("0.5b", nf4=nf4, targets=ALL))
         assert isinstance(ops.of(weights, rows), LibraryOperations) == is_library
@@ -335,7 +354,7 @@ def test_captured_steps_with_attention_in_one_launch_leave_the_bits_of_those_in_
     weights, decoder = Weights(model), Decoder(model)
     weights.refresh()
     decoder.grow_rope(512)
-    for ops in kinds():
+    for ops in kinds(rows):
         found = []
         for is_one in (True, False):
             state = state_of(weights, rows, length=512, room=steps)
@@ -359,7 +378,7 @@ def test_keys_before_a_window_are_not_read() -> None:
     OTHERS["windowed"] = "mistral", (1024, 1024, 32, 8, 128), {"sliding_window": window}
     weights = Weights(other_model("windowed", nf4=False, has_adapters=False, layers=4))
     rope = torch.zeros(2, 16384, 128, dtype=torch.bfloat16, device="cuda")
-    for ops in kinds():
+    for ops in kinds(8):
         state = State(Shape(8, 16384, 8), weights.caches, torch.bfloat16, torch.device("cuda", 0))
         state.set_sampling(Sampling(max_new_tokens=8, ignore_stop=True), [])
         state.positions.fill_(position)
@@ -385,10 +404,10 @@ def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows:
     ]  # fmt: skip
     expected = torch.cat([one.dense(torch.bfloat16) for one in matrices]).float()
     ones = torch.eye(inputs, dtype=torch.bfloat16, device="cuda")
-    for ops in kinds():
+    for ops in kinds(rows):
         for first in range(0, inputs, rows):
             x = ops.inputs(rows, inputs, ones.device)
-            lay(x, ones[[at % inputs for at in range(first, first + rows)]])
+            lay(x, ones[[at % inputs for at in range(first, first + rows)]], is_together=ops.layout == 2)
             found = ops.project(x, Projection([], matrices, None, None)).data.sum(0)
             assert torch.equal(found, expected[:, [at % inputs for at in range(first, first + rows)]].T)
 
@@ -415,7 +434,7 @@ def test_a_draw_is_plain_pytorch_s(vocabulary: int) -> None:
     head = torch.randn(vocabulary, 16, device="cuda").bfloat16()
     logits = times_head((torch.randn(64, 16, device="cuda") * 0.75).bfloat16(), head)
     TorchOperations().draw(logits, mine)
-    kinds()[0].draw(logits, theirs)
+    kinds(1)[0].draw(logits, theirs)
     same = mine.tokens == theirs.tokens  # a number at the very edge between two tokens may fall to the other side
     assert int(same.sum()) >= 63
     torch.testing.assert_close(theirs.out_log_probs[same], mine.out_log_probs[same], atol=1e-4, rtol=0)
@@ -434,7 +453,7 @@ def test_a_draw_at_the_end_of_a_part_of_the_vocabulary_takes_no_token_without_pr
     for _ in range(abs(ulps)):
         numbers = torch.nextafter(numbers, torch.full_like(numbers, 2.0 * (ulps > 0)))
     state.uniforms[:, 0] = numbers
-    kinds()[0].draw(logits.bfloat16(), state)
+    kinds(1)[0].draw(logits.bfloat16(), state)
     assert float(state.out_log_probs[:, 0].min()) > -40.0
 
 
@@ -448,7 +467,7 @@ def test_where_logits_are_nan_a_token_of_the_vocabulary_is_drawn_and_its_log_pro
     state.set_sampling(Sampling(max_new_tokens=8, temperature=0.8, greedy=greedy), [7])
     logits = torch.randn(8, 5000, device="cuda").bfloat16()
     logits[:, :broken] = torch.nan
-    kinds()[0].draw(logits, state)
+    kinds(1)[0].draw(logits, state)
     assert bool(((state.tokens >= 0) & (state.tokens < 5000)).all())
     assert not bool(torch.isfinite(state.out_log_probs[:, 0]).any())
 

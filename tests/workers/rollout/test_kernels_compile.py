@@ -8,6 +8,9 @@ import re
 from typing import Any
 
 import pytest
+import torch
+
+from tests.workers.rollout.test_graph_kernels import lay
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,6 +31,19 @@ def compiled(name: str, capability: int) -> list[tuple[str, Any]]:
     with compiling(capability, lambda kernel, code: found.append((kernel, code))):
         compile_layer(CASES[name])
     return found
+
+
+@pytest.mark.parametrize("layout", ["fragments", "matrices"])
+def test_a_kernel_lays_x_out_as_the_products_read_it(layout: str) -> None:
+    from workers.rollout.graph.kernel_parts import place_of_x
+    from workers.rollout.graph.triton_step import FRAGMENTS, MATRICES, Inputs
+
+    rows = torch.arange(16 * 512).view(16, 512)
+    x = Inputs(torch.empty(2, 2, 2048, dtype=torch.long), 16)
+    lay(x, rows, is_together=layout == "matrices")
+    kind = MATRICES if layout == "matrices" else FRAGMENTS
+    places = place_of_x.fn(torch.arange(16)[:, None], torch.arange(512)[None], 512, kind)
+    assert torch.equal(x.data.view(-1)[places], rows)
 
 
 @pytest.mark.parametrize("capability", SHARED_BYTES)

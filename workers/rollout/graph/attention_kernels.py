@@ -365,7 +365,7 @@ def attend(
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
+    LAYOUT: tl.constexpr,
     ROTATES: tl.constexpr,
     AHEAD: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -485,7 +485,7 @@ def attend(
     if PORTIONS == 1:
         columns = of_group[:, None] * DIM + lanes[None, :]
         found = (acc / total[:, None]).to(tl.bfloat16)
-        tl.store(out + place_of_x(row, columns, HEADS * DIM, FRAGMENTS), found, mask=is_real_lane)
+        tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT), found, mask=is_real_lane)
     else:
         place = (row * HEADS + of_group) * (PORTIONS + SHARED) + portion
         tl.store(tops + place, top, mask=is_real)
@@ -510,7 +510,7 @@ def attend(
                 MEMBERS,
                 PORTIONS,
                 SHARED,
-                FRAGMENTS,
+                LAYOUT,
             )
 
 
@@ -593,7 +593,7 @@ def _combine(
     MEMBERS: tl.constexpr,
     PORTIONS: tl.constexpr,
     SHARED: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
+    LAYOUT: tl.constexpr,
 ):
     """Combines the portions of a head of keys of a row; those of a team, the last SHARED, only if `has_shared`."""
     group: tl.constexpr = HEADS // KEY_HEADS
@@ -616,4 +616,4 @@ def _combine(
         acc += one * shrink[:, None]
     columns = heads[:, None] * DIM + lanes[None, :]
     found = (acc / total[:, None]).to(tl.bfloat16)
-    tl.store(out + place_of_x(row, columns, HEADS * DIM, FRAGMENTS), found, mask=inside)
+    tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT), found, mask=inside)

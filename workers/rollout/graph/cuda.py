@@ -39,8 +39,7 @@ class Kernels:
         from cuda.bindings import driver
 
         torch.zeros(1, device=device)  # the device's context must exist and be current
-        major, minor = torch.cuda.get_device_capability(device)
-        found = compiled(source.read_text(), names, f"sm_{major}{minor}")
+        found = compiled(source.read_text(), names, architecture_of(*torch.cuda.get_device_capability(device)))
         self._attributes = [chained()] if can_chain(device) else []
         self._module = checked(driver.cuModuleLoadData(found.image))
         self._functions = {
@@ -68,6 +67,19 @@ class Kernels:
 
 
 MAX_SHARED = 64 << 10
+
+
+HOPPER = 9, 0
+
+
+def architecture_of(major: int, minor: int) -> str:
+    """The compiler's name of a compute capability, with what only Hopper has."""
+    return f"sm_{major}{minor}{'a' if (major, minor) == HOPPER else ''}"
+
+
+def has_warpgroups(device: torch.device) -> bool:
+    """Whether the tensor cores of four warps can work together (wgmma)."""
+    return torch.cuda.get_device_capability(device) == HOPPER
 
 
 def can_chain(device: torch.device) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from workers.rollout.graph.cuda import Kernels
+from workers.rollout.graph.cuda import Kernels, has_warpgroups
 from workers.rollout.graph.cuts import (
     CHUNK,
     GATE_RESIDENT,
@@ -27,7 +27,16 @@ from workers.rollout.graph.cuts import (
     tiles_of,
 )
 from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
-from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, is_one_launch, pair, three
+from workers.rollout.graph.triton_step import (
+    FRAGMENTS,
+    MATRICES,
+    Inputs,
+    Parts,
+    TritonOperations,
+    is_one_launch,
+    pair,
+    three,
+)
 from workers.rollout.graph.tuned import Key, Tuned, facts_of, microseconds
 
 SOURCE = Path(__file__).with_name("matmul.cu")
@@ -39,8 +48,12 @@ RANK_TILE = 4
 """Of x A^T, `gate_up` copies as many float32 at a time."""
 MANY_WARPS = {True: 8, False: 12}
 """Most warps in a block of `project_many`, for bfloat16 and for NF4: `__launch_bounds__` in matmul.cu."""
+GROUP = 4
+"""Warps whose tensor cores work together."""
 GATE_TILE = 8
 """Columns of gate, and of up, in a tile of `gate_up`."""
+USES_WARPGROUPS = False
+"""Until they have been measured on a GPU."""
 KINDS = {"silu": 0, "gelu_pytorch_tanh": 1}
 """Activations of a gate by their number in matmul.cu."""
 
@@ -66,9 +79,11 @@ class LibraryOperations(TritonOperations):
 
 
 class CudaOperations(TritonOperations):
-    """`Operations` on a CUDA device, in bfloat16. x has the layout of `place` in matmul.cu."""
+    """`Operations` on a CUDA device, in bfloat16."""
 
-    fragments = True
+    layout = FRAGMENTS
+    reader, step = "FromShared", 1
+    """How `project_many` reads x, and the step of its number of warps."""
 
     def __init__(self, device: torch.device) -> None:
         """Raises RuntimeError if the source does not compile for this GPU."""
@@ -79,12 +94,18 @@ class CudaOperations(TritonOperations):
         sources = [SOURCE, *sorted(SOURCE.parent.glob("*.cuh"))]
         self._tuned = Tuned(facts_of(device) | {"sources": [sha256_of(path) for path in sources]})
         self._library = LibraryOperations(device)
+        self._together = self._operations_together()
         self._kernel("project<1, false>")
+
+    def _operations_together(self) -> CudaOperations | None:
+        return TogetherOperations(self._device) if USES_WARPGROUPS and has_warpgroups(self._device) else None
 
     def of(self, weights: Weights, rows: int) -> TritonOperations:
         projections = [one for layer in weights.layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         is_dense = all(matrix.absmax is None for one in projections for matrix in one.matrices)
-        return self._library if is_dense and rows > MAX_ROWS_A_BLOCK else self
+        if is_dense and rows > MAX_ROWS_A_BLOCK:
+            return self._library
+        return self if self._together is None or tiles_of(rows) < MANY_TILES else self._together
 
     def _kernel(self, name: str) -> Kernels:
         if name not in self._kernels:
@@ -119,8 +140,8 @@ class CudaOperations(TritonOperations):
             limits = MAX_WARPS, RESIDENT[tiles]
             cuts = few_cuts(counts, inputs, (TILE * 8 * tiles, 0), self.processors, limits, MAX_SPLITS)
         else:
-            cuts = many_cuts(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS)
-        return ("project", tiles, math.ceil(rows / (8 * tiles)), *counts, inputs, int(is_dense)), cuts
+            cuts = many_cuts(counts, inputs, rows, MANY_WARPS[is_dense], self._parts, MANY_SPLITS, self.step)
+        return ("project", self.step, tiles, math.ceil(rows / (8 * tiles)), *counts, inputs, int(is_dense)), cuts
 
     def _gate_cuts(self, rows: int, projection: Projection) -> tuple[Key, Sequence[Cut]]:
         (first, _), adapters, tiles = pair(projection), projection.adapters, tiles_of(rows)
@@ -150,7 +171,7 @@ class CudaOperations(TritonOperations):
             kernel, shared, layers = "project_many", STAGED_BYTES * tiles, math.ceil(rows / (8 * tiles))
             across, threads, how = sum(math.ceil(count / cut.warps) for count in counts), 32 * cut.warps, (cut.chunks,)
         out = torch.empty(cut.splits, rows, columns + extra, dtype=torch.float32, device=x.data.device)
-        name = f"{kernel}<{tiles}, {flag(is_dense)}>"
+        name = f"{kernel}<{tiles}, {flag(is_dense)}{'' if tiles < MANY_TILES else f', {self.reader}'}>"
         self._kernel(name).launch(
             name,
             (across, layers, cut.splits),
@@ -212,6 +233,17 @@ class CudaOperations(TritonOperations):
             cut.warps,
         )
         return out
+
+
+class TogetherOperations(CudaOperations):
+    """Those for more than 16 rows on Hopper, whose products the tensor cores of four warps compute together: a block
+    reads x from shared memory a quarter as often."""
+
+    layout = MATRICES
+    reader, step = "Together", GROUP
+
+    def _operations_together(self) -> CudaOperations | None:
+        return None
 
 
 @cache

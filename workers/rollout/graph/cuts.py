@@ -118,18 +118,25 @@ def _with_several_tiles(best: Cut, blocks: int, floats: tuple[int, int], process
 
 @cache
 def many_cuts(
-    tiles: tuple[int, int], inputs: int, rows: int, most: int, processors: tuple[int, int], max_splits: int
+    tiles: tuple[int, int],
+    inputs: int,
+    rows: int,
+    most: int,
+    processors: tuple[int, int],
+    max_splits: int,
+    step: int = 1,
 ) -> Sequence[Cut]:
     """The same for the kernel in which each warp of a block has a tile of 16 columns, and x is read once for all of
     them.
 
-    most: warps in a block; processors: their number, and the shared memory of one in bytes.
+    most: warps in a block; processors: their number, and the shared memory of one in bytes; step: of the number of
+    warps.
     """
     chunks, tall = math.ceil(inputs / CHUNK), tiles_of(rows)
     layers = math.ceil(rows / (8 * tall))
     fitting = max(1, processors[1] // (STAGED_BYTES * tall))
     ranked: dict[Cut, float] = {}
-    for warps in range(1, most + 1):
+    for warps in range(step, most + 1, step):
         blocks = sum(math.ceil(count / warps) for count in tiles) * layers
         resident = min(fitting, max(1, RESIDENT[tall] // warps))
         for splits in range(1, min(max_splits, chunks) + 1):

@@ -28,12 +28,16 @@ def begin_chained(CHAINED: tl.constexpr):
 
 
 @triton.jit
-def place_of_x(row, columns, K, FRAGMENTS: tl.constexpr):
-    """Address of x[row, columns]: in rows of K, or in the layout of the CUDA products (`place` in matmul.cu)."""
-    if FRAGMENTS:
-        piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
-        return (piece * 32 + row % 8 * 4 + columns % 256 // 64) * 8 + columns % 8
-    return row * K + columns
+def place_of_x(row, columns, K, LAYOUT: tl.constexpr):
+    """Address of x[row, columns]: in rows of K, as FRAGMENTS (`place` in matmul.cu), or as MATRICES, 8 rows times 4
+    pairs of neighbours that are 64 apart."""
+    if LAYOUT == 0:
+        return row * K + columns
+    piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
+    lane = row % 8 * 4 + columns % 256 // 64
+    if LAYOUT == 1:
+        return (piece * 32 + lane) * 8 + columns % 8
+    return ((piece * 4 + columns % 8 // 2) * 32 + lane) * 2 + columns % 2
 
 
 @triton.jit

@@ -29,9 +29,9 @@ __device__ __forceinline__ void mma(float* c, const u32* a, u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes into shared memory without passing through registers; zeros where there are none.
-__device__ __forceinline__ void copy(uint4* to, const uint4* from, bool is_there) {
-    u32 at = (u32)__cvta_generic_to_shared(to), bytes = is_there ? 16 : 0;
+// 16 bytes into shared memory without passing through registers; zeros after the first `bytes` of them.
+__device__ __forceinline__ void copy(uint4* to, const uint4* from, u32 bytes = 16) {
+    u32 at = (u32)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 
@@ -62,6 +62,11 @@ struct FromShared {
     const uint4* chunk;  // [NT][8][32]
 
     __device__ __forceinline__ uint4 read(int j, int eighth) const { return chunk[(j * 8 + eighth) * 32 + (threadIdx.x & 31)]; }
+
+    // Of the 16 at `at`, which belong to one block of a chunk of which `left` are there.
+    static __device__ __forceinline__ u32 bytes(int at, int left) { return (at & 3) < left ? 16 : 0; }
+
+    static __device__ __forceinline__ void publish() {}
 };
 
 // Adds the products of a tile of 16 weight rows with NT tiles of 8 rows of x, over the blocks of one chunk of 256.
@@ -101,6 +106,103 @@ __device__ __forceinline__ void multiply(float (*acc)[4], const Block<true>* w, 
             mma(acc[j], next, b[j].z, b[j].w);
         }
     }
+}
+
+// The tensor cores of four warps, from Hopper on: each has 16 rows of weights in its registers, and x is read from shared memory
+// once for all four. c[j] is as in `mma`.
+template <int NT>
+__device__ __forceinline__ void mma_together(float (*c)[4], const u32* a, u64 x);
+
+template <>
+__device__ __forceinline__ void mma_together<4>(float (*c)[4], const u32* a, u64 x) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+        "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+          "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+          "+f"(c[3][2]), "+f"(c[3][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x)
+        : "memory");
+}
+
+template <>
+__device__ __forceinline__ void mma_together<8>(float (*c)[4], const u32* a, u64 x) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+        : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+          "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+          "+f"(c[3][2]), "+f"(c[3][3]), "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]),
+          "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]),
+          "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x)
+        : "memory");
+}
+
+// What was written into registers before is there for the products that follow.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Ends a group of products, of which those before it are waited for.
+__device__ __forceinline__ void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// A chunk of x for four warps, [NT][8] times four matrices of 8 x 8 elements, for which `place_of_x` in kernel_parts.py lays x out.
+struct Together {
+    const uint4* chunk;
+
+    // Tells the tensor cores where the two matrices lie that are half an eighth of a tile: 128 bytes apart, and so in each tile of
+    // 4096 bytes. PTX ISA, "Matrix Descriptor Format" of wgmma, without swizzling.
+    __device__ __forceinline__ u64 half_of(int eighth, int half) const {
+        u32 at = (u32)__cvta_generic_to_shared(chunk + eighth * 32 + half * 16);
+        return (u64)(at >> 4) | (u64)(128 >> 4) << 16 | (u64)(4096 >> 4) << 32;
+    }
+
+    // Of 16, of which four belong to each block of a chunk.
+    static __device__ __forceinline__ u32 bytes(int, int left) { return min(4 * left, 16); }
+
+    // The tensor cores read what a thread has written once it has called this.
+    static __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+};
+
+template <int NT>
+__device__ __forceinline__ void multiply(float (*acc)[4], const Block<false>* w, const Together& x) {
+    Decoder<NT> decoders[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) decoders[r].prepare(w[r].scale);
+#pragma unroll
+    for (int eighth = 0; eighth < 8; eighth++) {
+        u32 low = word(w[0].codes[eighth >> 2], eighth & 3), high = word(w[1].codes[eighth >> 2], eighth & 3), a[2][4];
+#pragma unroll
+        for (int at = 0; at < 4; at++) {
+            a[at >> 1][2 * (at & 1)] = decoders[0].pair(low, at);
+            a[at >> 1][2 * (at & 1) + 1] = decoders[1].pair(high, at);
+        }
+        begin_products();
+        mma_together<NT>(acc, a[0], x.half_of(eighth, 0));
+        mma_together<NT>(acc, a[1], x.half_of(eighth, 1));
+        end_products();
+    }
+    wait_for_products();
+}
+
+template <int NT>
+__device__ __forceinline__ void multiply(float (*acc)[4], const Block<true>* w, const Together& x) {
+    begin_products();
+#pragma unroll
+    for (int eighth = 0; eighth < 8; eighth++) {
+        const uint4 &low = w[0].values[eighth], &high = w[1].values[eighth];
+        u32 a[4] = {low.x, high.x, low.y, high.y}, next[4] = {low.z, high.z, low.w, high.w};
+        mma_together<NT>(acc, a, x.half_of(eighth, 0));
+        mma_together<NT>(acc, next, x.half_of(eighth, 1));
+    }
+    end_products();
+    wait_for_products();
 }
 
 // Where 16 rows of a weight lie.
@@ -312,7 +414,7 @@ struct OwnB {
     __device__ __forceinline__ void operator()() const {
         for (int at = threadIdx.x; at < count * 2 * rank; at += blockDim.x) {
             int r = at % rank, side = at / rank % 2, i = at / (2 * rank);
-            copy(to + at, (const uint4*)(lora_b + (long)r * 2 * N + side * N + (first + i) * 8), true);
+            copy(to + at, (const uint4*)(lora_b + (long)r * 2 * N + side * N + (first + i) * 8));
         }
     }
 };
@@ -325,7 +427,7 @@ struct OwnInner {
     __device__ __forceinline__ void operator()() const {
         for (int at = threadIdx.x * 4; at < M * 2 * rank; at += blockDim.x * 4) {
             int r = at % (2 * rank), m = at / (2 * rank);
-            copy((uint4*)(to + at), (const uint4*)(inner + m * R + (r < rank ? r : R - 2 * rank + r)), true);
+            copy((uint4*)(to + at), (const uint4*)(inner + m * R + (r < rank ? r : R - 2 * rank + r)));
         }
     }
 };
@@ -356,18 +458,18 @@ __global__ void __launch_bounds__(NT == 1 && !DENSE ? 576 : 384)
 }
 
 // Begins to copy chunk `chunk` of NT tiles of x, [NT][8][32] of 16 bytes.
-template <int NT>
+template <int NT, class X>
 __device__ __forceinline__ void stage(uint4* to, const uint4* x, int tile, int tiles, int chunk, int blocks) {
     int chunks = (blocks + 3) >> 2;
     for (int at = threadIdx.x; at < NT * 256; at += blockDim.x) {
-        int j = at >> 8, lane = at & 31;
-        bool is_there = tile + j < tiles && chunk * 4 + (lane & 3) < blocks;
-        copy(to + at, is_there ? x + ((long)(tile + j) * chunks + chunk) * 256 + (at & 255) : x, is_there);
+        int j = at >> 8;
+        u32 bytes = tile + j < tiles ? X::bytes(at, blocks - chunk * 4) : 0;
+        copy(to + at, bytes ? x + ((long)(tile + j) * chunks + chunk) * 256 + (at & 255) : x, bytes);
     }
 }
 
 // A tile of 16 weight rows for each warp, all over the chunks begin to end of the same x.
-template <int NT, bool DENSE>
+template <int NT, bool DENSE, class X>
 __device__ __forceinline__ void share(float (*acc)[4], const Rows& rows, const uint4* x, uint4* staged, int tile, int M,
                                       int K, int begin, int end) {
     int t = threadIdx.x & 3, blocks = K >> 6, tiles = (M + 7) >> 3;
@@ -377,16 +479,17 @@ __device__ __forceinline__ void share(float (*acc)[4], const Rows& rows, const u
     let_next_begin();
     if (begin < end) load<DENSE>(w, halves, begin * 4 + t, blocks, blocks);
     wait_for_previous();
-    if (begin < end) stage<NT>(staged, x, tile, tiles, begin, blocks);
+    if (begin < end) stage<NT, X>(staged, x, tile, tiles, begin, blocks);
     for (int chunk = begin; chunk < end; chunk++) {
         uint4 *now = staged + ((chunk - begin) & 1) * NT * 256, *later = staged + ((chunk - begin + 1) & 1) * NT * 256;
         wait_for_copies();
+        X::publish();
         __syncthreads();  // this chunk is there for all, and the one before it has been read by all
         bool is_last = chunk + 1 == end;
-        if (!is_last) stage<NT>(later, x, tile, tiles, chunk + 1, blocks);
+        if (!is_last) stage<NT, X>(later, x, tile, tiles, chunk + 1, blocks);
         Block<DENSE> next[2];
         if (!DENSE && !is_last) load<DENSE>(next, halves, chunk * 4 + 4 + t, blocks, blocks);
-        multiply<NT>(acc, w, FromShared{now});
+        multiply<NT>(acc, w, X{now});
         if (DENSE && !is_last) load<DENSE>(next, halves, chunk * 4 + 4 + t, blocks, blocks);
         if (is_last) break;
         w[0] = next[0], w[1] = next[1];
@@ -406,8 +509,9 @@ __device__ __forceinline__ void put(float* out, float (*acc)[4], int first, int 
         }
 }
 
-// `project` for many rows: a block has as many tiles of 16 weight rows as warps, and reads x once for all of them.
-template <int NT, bool DENSE>
+// `project` for many rows: a block has as many tiles of 16 weight rows as warps, and reads x once for all of them. X: `FromShared`,
+// or `Together` with warps in fours.
+template <int NT, bool DENSE, class X>
 __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     const uint4* x, const void* w0, const void* w1, const void* w2, const float* s0, const float* s1, const float* s2,
     const void* lora_a, float* out, int M, int K, int N, int R, int end0, int end1, int chunks) {
@@ -420,14 +524,14 @@ __global__ void __launch_bounds__(DENSE ? 256 : 384) project_many(
     // Each has sums of its own: shared, they cost the other a sixth of its time.
     if (is_adapter) {
         float acc[NT][4] = {};
-        share<NT, true>(acc, Rows{lora_a, s0, tile * 16, R}, x, staged, m0 >> 3, M, K, from, to);
+        share<NT, true, X>(acc, Rows{lora_a, s0, tile * 16, R}, x, staged, m0 >> 3, M, K, from, to);
         put<NT>(out, acc, N + tile * 16, m0, M, width, width);
     } else {
         float acc[NT][4] = {};
         Rows rows = {w0, s0, 0, 0};
         int column = 0;
         if (tile < tiles) rows = rows_of(tile, &column, w0, w1, w2, s0, s1, s2, N, end0, end1);
-        share<NT, DENSE>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
+        share<NT, DENSE, X>(acc, rows, x, staged, m0 >> 3, M, K, from, to);
         put<NT>(out, acc, column, m0, M, column + rows.count - rows.first, width);
     }
 }

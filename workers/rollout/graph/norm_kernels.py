@@ -48,7 +48,7 @@ def add_norm(
     PLUS_ONE: tl.constexpr,
     HAS_INNER: tl.constexpr,
     BLOCK: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
+    LAYOUT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """residual + projection (no projection if SPLITS is 0), [M, H] in float32 or bfloat16, and its RMS norm, or itself
@@ -98,7 +98,7 @@ def add_norm(
     if HAS_NORM:
         found = hidden * tl.rsqrt(tl.sum(hidden * hidden, 0) / H + eps) * weight
     found = found.to(tl.bfloat16)
-    tl.store(out + place_of_x(row, columns, H, FRAGMENTS), found, mask=inside & (tile == 0))
+    tl.store(out + place_of_x(row, columns, H, LAYOUT), found, mask=inside & (tile == 0))
     if HAS_INNER:
         product = tl.sum(matrix * found.to(tl.float32)[None, :], 1) * inner_scale
         tl.store(inner + row * INNERS + ranks, product, mask=ranks < INNERS)
@@ -140,7 +140,7 @@ def activate(
     UNROLL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    FRAGMENTS: tl.constexpr,
+    LAYOUT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """activation(gate) * up from a projection of both, [M, width] in bfloat16, or activation(up) without a gate; for
@@ -167,7 +167,7 @@ def activate(
         if HAS_BIAS:
             up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)
         found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
-    tl.store(out + place_of_x(row, columns, width, FRAGMENTS), found, mask=is_row & inside)
+    tl.store(out + place_of_x(row, columns, width, LAYOUT), found, mask=is_row & inside)
 
 
 @triton.jit

@@ -28,6 +28,8 @@ from workers.rollout.graph.pages import PAGE, TEAM
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
+ROWS, FRAGMENTS, MATRICES = range(3)
+"""How x is laid out: row by row, or for the tensor cores of one warp or of four (`place_of_x`)."""
 VOCABULARY_TILE = 4096
 MOST_AHEAD = 128
 """Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
@@ -59,8 +61,8 @@ class Parts:
 class TritonOperations:
     """`Operations` on a CUDA device, in bfloat16."""
 
-    fragments = False
-    """Whether x has the layout of the CUDA products."""
+    layout = ROWS
+    """Of x, for the products that read it."""
     dtype = torch.bfloat16
 
     def __init__(self, device: torch.device) -> None:
@@ -130,7 +132,7 @@ class TritonOperations:
             PLUS_ONE=how.plus_one,
             HAS_INNER=added is not None,
             BLOCK=triton.next_power_of_2(hidden),
-            FRAGMENTS=self.fragments and not is_last,
+            LAYOUT=ROWS if is_last else self.layout,
             num_warps=8,
             **self.chain,
         )
@@ -304,7 +306,7 @@ class TritonOperations:
             PORTIONS=portions,
             SHARED=shared,
             BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
-            FRAGMENTS=self.fragments,
+            LAYOUT=self.layout,
             ROTATES=is_one,
             AHEAD=is_one and width <= MOST_AHEAD,
             num_stages=2 if width > 128 else PAGED_STAGES if state.table is not None else 3,
@@ -361,7 +363,7 @@ class TritonOperations:
             UNROLL=rank if tall == 1 else 8,
             ROWS=tall,
             BLOCK=block,
-            FRAGMENTS=self.fragments,
+            LAYOUT=self.layout,
             num_warps=4,
             **self.chain,
         )

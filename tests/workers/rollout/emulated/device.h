@@ -2,8 +2,8 @@
 // block are fibers: each runs until it waits for others, so every run takes the same order, and the order can be chosen.
 //
 // What a GPU leaves open is chosen badly. Shared memory begins as NaN. What the kernel before computes is NaN until a block
-// has waited for it. A copy into shared memory is made at once, or only when it is waited for. And of the threads that may
-// go on, the first goes on, or the last. What is not known here does not compile.
+// has waited for it. A copy into shared memory, or a product of four warps, is made at once, or only when it is waited for. And of
+// the threads that may go on, the first goes on, or the last. What is not known here does not compile.
 
 #pragma once
 
@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -80,17 +81,26 @@ inline char* one_byte() {
 
 namespace emulated {
 
-const int WARP = 32, NONE = 0xff;
+const int WARP = 32, GROUP = 4 * WARP, NONE = 0xff, MOST_COLUMNS = 64;
 const size_t STACK = 256 << 10, GUARD = 4096;
 
-enum Wait { RUNS, FOR_BLOCK, FOR_WARP, FOR_PRODUCT, FOR_PREVIOUS, ENDED };
-const char* const WAITS[] = {"runs", "is in __syncthreads", "is in __syncwarp", "is in mma.sync", "is in griddepcontrol.wait",
-                             "has ended"};
+enum Wait { RUNS, FOR_BLOCK, FOR_WARP, FOR_PRODUCT, FOR_GROUP, FOR_PREVIOUS, ENDED };
+const char* const WAITS[] = {"runs", "is in __syncthreads", "is in __syncwarp", "is in mma.sync", "is in wgmma.mma_async",
+                             "is in griddepcontrol.wait", "has ended"};
 
 struct Copy {
     char* to;
     const char* from;
     unsigned bytes;
+};
+
+// A lane's part of wgmma.mma_async.
+struct Product {
+    float* sums[MOST_COLUMNS / 2];
+    unsigned a[4];
+    uint64_t b;
+    int columns, group;
+    bool is_done;
 };
 
 struct Fiber {
@@ -103,6 +113,10 @@ struct Fiber {
     std::vector<Copy> copies;
     float* sums[4];  // of mma.sync, then its operands
     unsigned a[4], b[2];
+    std::vector<Product> products;
+    int groups;  // of products that were ended
+    bool may_multiply;  // what is in registers is there for wgmma
+    std::vector<unsigned> unseen;  // where in shared memory it wrote what wgmma does not see yet
 };
 
 enum Role { NUMBER, WEIGHT, PREVIOUS, RESULT };
@@ -155,7 +169,8 @@ static std::function<void()> body;
 static std::string failure;
 static char* dynamic_begin;
 static size_t dynamic_bytes;
-static bool copies_at_once;
+static bool at_once;
+static std::vector<bool> is_seen;  // by wgmma, of each 16 bytes of shared memory
 
 [[gnu::format(printf, 1, 2)]] static void fail(const char* format, ...) {
     if (!failure.empty()) return;
@@ -190,6 +205,8 @@ inline char* dynamic_shared() { return dynamic_begin; }
 static void enter() {
     body();
     if (!fibers[current].copies.empty()) fail("thread %d ends with copies that nobody has waited for", current);
+    for (const Product& one : fibers[current].products)
+        if (!one.is_done || one.group == fibers[current].groups) fail("thread %d ends in the middle of its products", current);
     fibers[current].wait = ENDED;
     stop();
 }
@@ -225,14 +242,58 @@ static void multiply(Fiber* lanes) {
     }
 }
 
+// A row of a matrix in shared memory, in a place that wgmma sees.
+static const char* seen(size_t at) {
+    if (at + 16 > dynamic_bytes) fail("wgmma reads at %zu of %zu bytes", at, dynamic_bytes);
+    else if (!is_seen[at / 16]) fail("wgmma reads at %zu what it does not see yet", at);
+    else return dynamic_begin + at;
+    return nullptr;
+}
+
+// D = A B + D of a warp's 16 rows of m64nNk16. Which lane holds what, and where the elements of B lie in shared memory, is told in
+// the PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation": A and D have the fragments of mma.m16n8k16, and
+// the rows of each 8 x 8 matrix of B, which holds columns of x, follow one another.
+static void multiply_together(Fiber* lanes, size_t number) {
+    const Product& first = lanes[0].products[number];
+    size_t start = (first.b & 0x3fff) << 4, along_k = (first.b >> 16 & 0x3fff) << 4, along_n = (first.b >> 32 & 0x3fff) << 4;
+    if (first.b >> 46) return fail("wgmma of a swizzled matrix");
+    float a[16][16], b[16][MOST_COLUMNS];
+    for (int lane = 0; lane < WARP; lane++) {
+        const Product& one = lanes[lane].products[number];
+        if (one.b != first.b) return fail("lanes of a warp give wgmma different matrices");
+        for (int i = 0; i < 8; i++)
+            a[(lane >> 2) + (i % 4 < 2 ? 0 : 8)][(lane & 3) * 2 + (i & 1) + (i < 4 ? 0 : 8)] = of_bfloat16(one.a[i / 2], i & 1);
+    }
+    for (int n = 0; n < first.columns; n++)
+        for (int k = 0; k < 16; k += 8) {
+            const char* row = seen(start + k / 8 * along_k + n / 8 * along_n + n % 8 * 16);
+            if (row == nullptr) return;
+            for (int i = 0; i < 8; i++) b[k + i][n] = of_bfloat16(((const unsigned*)row)[i / 2], i & 1);
+        }
+    for (int lane = 0; lane < WARP; lane++) {
+        Product& one = lanes[lane].products[number];
+        for (int i = 0; i < one.columns / 2; i++) {
+            int row = (lane >> 2) + (i % 4 < 2 ? 0 : 8), column = i / 4 * 8 + (lane & 3) * 2 + (i & 1);
+            float sum = 0.0f;
+            for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][column];
+            *one.sums[i] += sum;
+        }
+        one.is_done = true;
+    }
+}
+
 // Lets those go on for whom `thread` was the last to wait. Returns how many they are.
 static int release(int thread) {
     Wait what = fibers[thread].wait;
-    if (what != FOR_BLOCK && what != FOR_WARP && what != FOR_PRODUCT) return 0;
-    int begin = what == FOR_BLOCK ? 0 : thread / WARP * WARP, end = what == FOR_BLOCK ? (int)fibers.size() : begin + WARP;
+    if (what != FOR_BLOCK && what != FOR_WARP && what != FOR_PRODUCT && what != FOR_GROUP) return 0;
+    int size = what == FOR_BLOCK ? (int)fibers.size() : what == FOR_GROUP ? GROUP : WARP;
+    int begin = thread / size * size, end = begin + size;
+    if (end > (int)fibers.size()) return 0;
     for (int i = begin; i < end; i++)
         if (fibers[i].wait != what) return 0;
     if (what == FOR_PRODUCT) multiply(&fibers[begin]);
+    if (what == FOR_GROUP && at_once)
+        for (int i = begin; i < end; i += WARP) multiply_together(&fibers[i], fibers[i].products.size() - 1);
     for (int i = begin; i < end; i++) fibers[i].wait = RUNS;
     return end - begin;
 }
@@ -254,8 +315,10 @@ static void run_block(bool backward, const std::function<void()>& previous_ends)
         fiber.begin.uc_link = nullptr;
         makecontext(&fiber.begin, enter, 0);
         fiber.wait = RUNS, fiber.has_begun = fiber.has_waited = false;
-        fiber.copies.clear();
+        fiber.may_multiply = false, fiber.groups = 0;
+        fiber.copies.clear(), fiber.products.clear(), fiber.unseen.clear();
     }
+    is_seen.assign(dynamic_bytes / 16 + 1, false);
     auto thread_at = [&](int place) { return backward ? threads - 1 - place : place; };
     bool is_before = true;
     for (int place = 0;;) {  // before it no thread can go on
@@ -339,7 +402,7 @@ static void run(const Kernel& kernel, dim3 grid, dim3 block, size_t shared, cons
     for (size_t i = 0; i < count; i++)
         values.push_back(kernel.elements[i] ? (void*)&addresses[i] : (void*)&given[i].number);
     body = [&] { kernel.call(values.data()); };
-    copies_at_once = backward;
+    at_once = backward;
     gridDim = grid, blockDim = block;
     fibers = std::vector<Fiber>(block.x);
     for (Fiber& fiber : fibers) fiber.stack.reset(new char[STACK]);
@@ -433,8 +496,10 @@ inline void cp_async_cg_shared_global(unsigned to, const void* from, int size, u
         stop();
     }
     char* at = dynamic_begin + to;
-    std::memset(at, copies_at_once ? 0 : NONE, size);
-    if (copies_at_once)
+    std::memset(at, at_once ? 0 : NONE, size);
+    is_seen[to / 16] = false;
+    fibers[current].unseen.push_back(to / 16);
+    if (at_once)
         std::memcpy(at, from, bytes);
     else
         fibers[current].copies.push_back({at, (const char*)from, bytes});
@@ -446,6 +511,54 @@ inline void cp_async_wait_all() {
         std::memcpy(one.to, one.from, one.bytes);
     }
     emulated::fibers[emulated::current].copies.clear();
+}
+
+inline void fence_proxy_async_shared_cta() {
+    emulated::Fiber& self = emulated::fibers[emulated::current];
+    if (!self.copies.empty()) return;  // they are written later
+    for (unsigned at : self.unseen) emulated::is_seen[at] = true;
+    self.unseen.clear();
+}
+
+inline void wgmma_fence_sync_aligned() { emulated::fibers[emulated::current].may_multiply = true; }
+
+template <int COLUMNS, class Operands, size_t... I>
+inline void multiply_together(const Operands& all, std::index_sequence<I...>) {
+    using namespace emulated;
+    Fiber& self = fibers[current];
+    const int sums = sizeof...(I);
+    if (!self.may_multiply) return fail("wgmma.mma_async without wgmma.fence");
+    if (std::get<sums + 5>(all) != 1 || std::get<sums + 6>(all) != 1 || std::get<sums + 7>(all) != 1 || std::get<sums + 8>(all))
+        return fail("wgmma.mma_async here adds A B to D, as they are");
+    self.products.push_back({{&std::get<I>(all)...},
+                             {std::get<sums>(all), std::get<sums + 1>(all), std::get<sums + 2>(all), std::get<sums + 3>(all)},
+                             std::get<sums + 4>(all), COLUMNS, self.groups, false});
+    wait(FOR_GROUP);
+}
+
+template <class... Operands>
+inline void wgmma_mma_async_sync_aligned_m64n32k16_f32_bf16_bf16(Operands&&... all) {
+    multiply_together<32>(std::forward_as_tuple(all...), std::make_index_sequence<16>());
+}
+
+template <class... Operands>
+inline void wgmma_mma_async_sync_aligned_m64n64k16_f32_bf16_bf16(Operands&&... all) {
+    multiply_together<64>(std::forward_as_tuple(all...), std::make_index_sequence<32>());
+}
+
+inline void wgmma_commit_group_sync_aligned() {
+    emulated::Fiber& self = emulated::fibers[emulated::current];
+    self.groups++;
+    self.may_multiply = false;
+}
+
+// All but the last `most` groups are done. Products that are not done at once are done here, by the first lane that waits.
+inline void wgmma_wait_group_sync_aligned(int most) {
+    using namespace emulated;
+    const Fiber& self = fibers[current];
+    Fiber* lanes = &fibers[current / WARP * WARP];
+    for (size_t i = 0; i < self.products.size(); i++)
+        if (!self.products[i].is_done && self.products[i].group < self.groups - most) multiply_together(lanes, i);
 }
 
 }  // namespace ptx
