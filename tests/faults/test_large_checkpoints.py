@@ -172,7 +172,7 @@ def test_a_damaged_head_that_no_worker_can_replace_sends_the_run_back_to_the_one
     clean: Clean, tmp_path: Path
 ) -> None:
     with scene(tmp_path / "run") as run:
-        master = large(run, "hash.begun:4:stop")
+        master = large(run, "commit.after:4:stop")  # if step 2 or 4 is the head for a moment only, nobody hashes it
         master.wait_until_stopped()
         flip_a_byte(next(run.run.checkpoints.glob("c0001-s000006-*")))
         master.signal(signal.SIGCONT)

@@ -42,7 +42,7 @@ def test_a_kernel_lays_x_out_as_the_products_read_it(layout: str) -> None:
     x = Inputs(torch.empty(2, 2, 2048, dtype=torch.long), 16)
     lay(x, rows, is_together=layout == "matrices")
     kind = MATRICES if layout == "matrices" else FRAGMENTS
-    places = place_of_x.fn(torch.arange(16)[:, None], torch.arange(512)[None], 512, kind)
+    places = place_of_x.fn(torch.arange(16)[:, None], torch.arange(512)[None], 512, kind, IN_EIGHTS=False)
     assert torch.equal(x.data.view(-1)[places], rows)
 
 
