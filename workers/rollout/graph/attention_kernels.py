@@ -125,18 +125,14 @@ def _group_of(
     is_query, is_key, is_value = members < group, members == group, members == group + 1
     of_new = HEADS + key_head + tl.where(is_value, of_values * KEY_HEADS, 0)
     columns = tl.where(is_query, key_head * group + members, of_new) * DIM + lanes
-    inside = (is_query | ((is_key | is_value) & has_new)) & (lanes < DIM) & is_used
+    is_there = (is_query | ((is_key | is_value) & has_new)) & is_used
+    inside = is_there & (lanes < DIM)
+    segment = tl.where(is_query | FUSED, 0, tl.where(is_value, 1 + of_values, 1))
     x = sum_of(parts, row, columns, inside, num_rows, N + R, SPLITS)
     if RANK > 0:
         added = tl.zeros((MEMBERS, WIDTH), tl.float32)
         for rank in tl.static_range(RANK):
-            t = sum_of(parts + N, row, rank, is_used, num_rows, N + R, SPLITS)
-            if not FUSED:
-                of_key = sum_of(parts + N, row, RANK + rank, has_new, num_rows, N + R, SPLITS)
-                of_value = of_key
-                if not VALUES_ARE_KEYS:
-                    of_value = sum_of(parts + N, row, 2 * RANK + rank, has_new, num_rows, N + R, SPLITS)
-                t = tl.where(is_query, t, tl.where(is_value, of_value, of_key))
+            t = sum_of(parts + N, row, segment * RANK + rank, is_there, num_rows, N + R, SPLITS)
             added += t * tl.load(lora_b + rank * N + columns, mask=inside, other=0.0).to(tl.float32)
         x += added * lora_scale
     if HAS_BIAS:
@@ -485,7 +481,7 @@ def attend(
     if PORTIONS == 1:
         columns = of_group[:, None] * DIM + lanes[None, :]
         found = (acc / total[:, None]).to(tl.bfloat16)
-        tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT), found, mask=is_real_lane)
+        tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT, DIM % 8 == 0), found, mask=is_real_lane)
     else:
         place = (row * HEADS + of_group) * (PORTIONS + SHARED) + portion
         tl.store(tops + place, top, mask=is_real)
@@ -616,4 +612,4 @@ def _combine(
         acc += one * shrink[:, None]
     columns = heads[:, None] * DIM + lanes[None, :]
     found = (acc / total[:, None]).to(tl.bfloat16)
-    tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT), found, mask=inside)
+    tl.store(out + place_of_x(row, columns, HEADS * DIM, LAYOUT, DIM % 8 == 0), found, mask=inside)

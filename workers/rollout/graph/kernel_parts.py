@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+RANKS = tl.constexpr(16)
+"""Of adapters that are added at a time."""
+
 
 @triton.jit
 def begin_chained(CHAINED: tl.constexpr):
@@ -28,16 +31,27 @@ def begin_chained(CHAINED: tl.constexpr):
 
 
 @triton.jit
-def place_of_x(row, columns, K, LAYOUT: tl.constexpr):
-    """Address of x[row, columns]: in rows of K, as FRAGMENTS (`place` in matmul.cu), or as MATRICES, 8 rows times 4
-    pairs of neighbours that are 64 apart."""
+def place_of_x(row, columns, K, LAYOUT: tl.constexpr, IN_EIGHTS: tl.constexpr = True):
+    """Address of x[row, columns], [C] or [M, C]: in rows of K, as FRAGMENTS (`place` in matmul.cu), or as MATRICES, 8
+    rows times 4 pairs of neighbours that are 64 apart.
+
+    IN_EIGHTS: each eight columns from a multiple of eight on follow one another. Triton would write each by itself.
+    """
     if LAYOUT == 0:
         return row * K + columns
     piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
     lane = row % 8 * 4 + columns % 256 // 64
     if LAYOUT == 1:
-        return (piece * 32 + lane) * 8 + columns % 8
-    return ((piece * 4 + columns % 8 // 2) * 32 + lane) * 2 + columns % 2
+        place = (piece * 32 + lane) * 8 + columns % 8
+    else:
+        place = ((piece * 4 + columns % 8 // 2) * 32 + lane) * 2 + columns % 2
+    if IN_EIGHTS:
+        neighbours: tl.constexpr = 8 if LAYOUT == 1 else 2
+        if len(place.shape) == 1:
+            place = tl.max_contiguous(tl.multiple_of(place, neighbours), neighbours)
+        else:
+            place = tl.max_contiguous(tl.multiple_of(place, [1, neighbours]), [1, neighbours])
+    return place
 
 
 @triton.jit
@@ -55,29 +69,60 @@ def whole(
     parts,
     row,
     columns,
-    is_row,
-    is_column,
+    inside,
     num_rows,
     width,
     N,
-    R,
     lora_b,
     lora_scale,
     segment,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
-    UNROLL: tl.constexpr,
 ):
-    """Sum of a projection's parts with its adapter, float32. row, columns: one row, or several as [M, 1] and [1, C],
-    for which B is read once; is_row, is_column: masks of their shapes; columns: below N; segment: the matrix they
-    belong to; UNROLL: ranks whose loads do not wait for each other."""
-    total = sum_of(parts, row, columns, is_row & is_column, num_rows, width, SPLITS)
-    if RANK > 0:
-        added = tl.zeros_like(total)
-        for rank in tl.range(0, RANK, loop_unroll_factor=UNROLL):
-            t = sum_of(parts + N + segment * RANK, row, rank, is_row, num_rows, width, SPLITS)
-            added += t * tl.load(lora_b + rank * N + columns, mask=is_column, other=0.0).to(tl.float32)
-        total += added * lora_scale
+    """Sum of a projection's parts with its adapter, float32 [C], for one row. columns: below N; segment: the matrix
+    they belong to."""
+    total = sum_of(parts, row, columns, inside, num_rows, width, SPLITS)
+    for first in tl.static_range(0, RANK, RANKS):
+        ranks = first + tl.arange(0, RANKS)
+        t = sum_of(parts + N + segment * RANK, row, ranks, ranks < RANK, num_rows, width, SPLITS)
+        is_there = (ranks < RANK)[:, None] & inside[None, :]
+        b = tl.load(lora_b + ranks[:, None] * N + columns[None, :], mask=is_there, other=0.0).to(tl.float32)
+        total += tl.sum(t[:, None] * b, 0) * lora_scale
+    return total
+
+
+@triton.jit
+def whole_tile(
+    parts,
+    rows,
+    columns,
+    num_rows,
+    width,
+    N,
+    end,
+    lora_b,
+    lora_scale,
+    segment,
+    SPLITS: tl.constexpr,
+    RANK: tl.constexpr,
+):
+    """The same of several rows, [M, C], for which B is read once, as are the sums of x A^T. rows: [M]; columns: [C],
+    below `end`."""
+    is_row, inside = rows < num_rows, columns < end
+    is_there = is_row[:, None] & inside[None, :]
+    total = sum_of(parts, rows[:, None], columns[None, :], is_there, num_rows, width, SPLITS)
+    for first in tl.static_range(0, RANK, RANKS):
+        ranks = first + tl.arange(0, RANKS)
+        is_rank = ranks < RANK
+        at = N + segment * RANK + ranks[None, :]
+        t = sum_of(parts, rows[:, None], at, is_row[:, None] & is_rank[None, :], num_rows, width, SPLITS)
+        b = tl.load(lora_b + ranks[:, None] * N + columns[None, :], mask=is_rank[:, None] & inside[None, :], other=0.0)
+        # Of float32 three numbers in bfloat16 hold all bits, and the tensor cores' products with B are exact.
+        high = t.to(tl.bfloat16)
+        rest = t - high.to(tl.float32)
+        middle = rest.to(tl.bfloat16)
+        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+        total += (tl.dot(low, b) + tl.dot(middle, b) + tl.dot(high, b)) * lora_scale
     return total
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from workers.rollout.graph.kernel_parts import begin_chained, place_of_x, whole
+from workers.rollout.graph.kernel_parts import begin_chained, place_of_x, whole, whole_tile
 
 INNER = 16
 """Columns of x A^T that one program computes."""
@@ -75,9 +75,7 @@ def add_norm(
     begin_chained(CHAINED)
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
-        added = whole(
-            parts, row, columns, True, inside, num_rows, H + R, H, R, lora_b, lora_scale, 0, SPLITS, RANK, RANK
-        )
+        added = whole(parts, row, columns, inside, num_rows, H + R, H, lora_b, lora_scale, 0, SPLITS, RANK)
         if HAS_BIAS:
             added += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
         if HAS_AFTER:
@@ -137,7 +135,6 @@ def activate(
     UP: tl.constexpr,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
-    UNROLL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     LAYOUT: tl.constexpr,
@@ -146,28 +143,25 @@ def activate(
     """activation(gate) * up from a projection of both, [M, width] in bfloat16, or activation(up) without a gate; for
     layers with adapters. UP: the matrix that `up` belongs to; 0 if one computes both."""
     begin_chained(CHAINED)
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
-    columns = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
-    is_row, inside = row < num_rows, columns < width
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < width
     N = width
     if HAS_GATE:
         N = 2 * width
-    gate = whole(
-        parts, row, columns, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, 0, SPLITS, RANK, UNROLL
-    )
+    gate = whole_tile(parts, rows, columns, num_rows, N + R, N, width, lora_b, lora_scale, 0, SPLITS, RANK)
     if HAS_BIAS:
-        gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     gate = gate.to(tl.bfloat16).to(tl.float32)
     found = activation(gate, slopes, KIND).to(tl.bfloat16)
     if HAS_GATE:
         of_up = columns + width
-        up = whole(
-            parts, row, of_up, is_row, inside, num_rows, N + R, N, R, lora_b, lora_scale, UP, SPLITS, RANK, UNROLL
-        )
+        up = whole_tile(parts, rows, of_up, num_rows, N + R, N, N, lora_b, lora_scale, UP, SPLITS, RANK)
         if HAS_BIAS:
-            up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)
+            up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
         found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
-    tl.store(out + place_of_x(row, columns, width, LAYOUT), found, mask=is_row & inside)
+    place = place_of_x(rows[:, None], columns[None, :], width, LAYOUT)
+    tl.store(out + place, found, mask=(rows < num_rows)[:, None] & inside[None, :])
 
 
 @triton.jit
@@ -200,7 +194,7 @@ def whole_norms(
     segment = 0
     if not FUSED:
         segment = side
-    found = whole(parts, row, at, True, inside, num_rows, N + R, N, R, lora_b, lora_scale, segment, SPLITS, RANK, RANK)
+    found = whole(parts, row, at, inside, num_rows, N + R, N, lora_b, lora_scale, segment, SPLITS, RANK)
     if HAS_BIAS:
         found += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     found = found.to(tl.bfloat16).to(tl.float32)

@@ -342,7 +342,7 @@ class TritonOperations:
         columns = projection.ends[-1] // (2 if gate.has_gate else 1)
         parts = self.project(x, projection)
         a, b, rank, scale = self._adapters(projection)
-        tall, block = (8, 128) if rank and x.rows >= 8 else (1, 512)  # adapters' B is read once for all rows of a tile
+        tall, block = (16, 128) if rank else (1, 512)  # adapters' B is read once for all rows of a tile
         out = self.inputs(x.rows, columns, x.data.device)
         norm_kernels.activate[(triton.cdiv(x.rows, tall), triton.cdiv(columns, block))](
             parts.data,
@@ -360,7 +360,6 @@ class TritonOperations:
             UP=len(projection.matrices) - 1,
             SPLITS=parts.splits,
             RANK=rank,
-            UNROLL=rank if tall == 1 else 8,
             ROWS=tall,
             BLOCK=block,
             LAYOUT=self.layout,
