@@ -34,6 +34,7 @@ from workers.rollout.graph.cuts import (
     few_cuts,
     is_one_attention_launch,
     key_splits,
+    key_stages,
     launch_for,
     many_cuts,
     tiles_of,
@@ -509,6 +510,14 @@ def test_the_first_cut_is_within_5_percent_of_the_fastest_that_was_measured_on_o
     else:
         cuts = many_cuts((across, 0), inputs, rows, 12, (processors, 228 << 10), 12)
     assert (cuts[0].splits, cuts[0].warps) == (splits, warps)
+
+
+@pytest.mark.parametrize(("blocks", "width", "is_paged", "stages"), [
+    (0, 128, True, 1), (1, 128, True, 1), (2, 128, True, 4), (3, 128, True, 5), (20, 128, True, 5),
+    (1, 128, False, 1), (2, 128, False, 3), (20, 128, False, 3), (1, 256, True, 1), (20, 256, True, 2),
+])  # fmt: skip
+def test_keys_are_read_ahead_as_far_as_there_are_blocks(blocks: int, width: int, is_paged: bool, stages: int) -> None:
+    assert key_stages(blocks, width, is_paged=is_paged) == stages
 
 
 @pytest.mark.parametrize(("tiles", "fastest"), [(1, (6, 1, 5)), (2, (6, 1, 5))])

@@ -198,6 +198,18 @@ def key_splits(pairs: int, length: int, processors: int) -> int:
     return min((few << more for more in range(5 - few.bit_length())), key=lambda one: (blocks(one), one), default=few)
 
 
+def key_stages(blocks: int, width: int, *, is_paged: bool) -> int:
+    """How many blocks of keys a loop over so many is at work on. Where there is one at most, it need not read ahead.
+
+    width: of a head; of wide ones only two blocks fit. With pages, finding a block's page is a stage too.
+    """
+    if blocks <= 1:
+        return 1
+    if width > 128:
+        return 2
+    return min(5, blocks + 2) if is_paged else 3
+
+
 def can_read_together(group: int, width: int) -> bool:
     """Whether the queries of a team of rows for a head of keys are one tile that fits into registers. group: heads of
     queries for a head of keys; width: of a head."""

@@ -3,6 +3,7 @@ adapters, seven where one computes gate and up."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from workers.rollout.graph.cuts import (
     can_read_together,
     is_one_attention_launch,
     key_splits,
+    key_stages,
     launch_for,
 )
 from workers.rollout.graph.lookup import Lanes
@@ -33,8 +35,6 @@ ROWS, FRAGMENTS, MATRICES = range(3)
 VOCABULARY_TILE = 4096
 MOST_AHEAD = 128
 """Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
-PAGED_STAGES = 5
-"""With fewer, a block of keys and values is read only once the one before is done: finding its page is a stage too."""
 
 
 @dataclass
@@ -213,7 +213,8 @@ class TritonOperations:
         factors = self._whole_norms(found, heads, (rows, parts.columns, extra), scale, how.eps, of_parts)
         window = heads.window if heads.window < length else 0
         is_together = state.reads_together and not window and can_read_together(queries // heads.keys, dim)
-        portions, shared = key_splits(rows * heads.keys, window or length, self.processors), 0
+        own = window or length
+        portions, shared = key_splits(rows * heads.keys, own, self.processors), 0
         if is_together:
             own = min(length, state.shape.room + 2 * PAGE)
             portions = max(2, key_splits(rows * heads.keys, own, self.processors))
@@ -288,6 +289,8 @@ class TritonOperations:
                 num_warps=4,
                 **self.chain,
             )
+        block, is_ahead = KEY_BLOCK if width <= 256 else KEY_BLOCK // 2, is_one and width <= MOST_AHEAD
+        blocks = math.ceil(math.ceil(own / portions) / block)
         attention_kernels.attend[(rows, heads.keys, portions)](
             *before,
             together,
@@ -305,11 +308,11 @@ class TritonOperations:
             HAS_CAP=heads.cap != 0.0,
             PORTIONS=portions,
             SHARED=shared,
-            BLOCK=KEY_BLOCK if width <= 256 else KEY_BLOCK // 2,
+            BLOCK=block,
             LAYOUT=self.layout,
             ROTATES=is_one,
-            AHEAD=is_one and width <= MOST_AHEAD,
-            num_stages=2 if width > 128 else PAGED_STAGES if state.table is not None else 3,
+            AHEAD=is_ahead,
+            num_stages=key_stages(blocks - is_ahead, width, is_paged=state.table is not None),
             **common,
         )
         return out
