@@ -86,7 +86,7 @@ def model_for(name: str) -> Any:
     sizes = {"vocab_size": 269, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
     FAMILIES["wide"] = kind, {**changes, **two, **sizes}
     model = model_of("wide").requires_grad_(False)
-    lora.inject(model, Adapter(rank=4, alpha=8.0, targets=tuple(linear_names(model))), seed=0)
+    lora.inject(model, Adapter(rank=20, alpha=8.0, targets=tuple(linear_names(model))), seed=0)
     for parameter_name, parameter in model.named_parameters():
         if "lora_" in parameter_name:
             parameter.data.normal_(0, 0.1)

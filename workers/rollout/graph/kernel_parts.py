@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 RANKS = tl.constexpr(16)
-"""Of adapters that are added at a time."""
+"""Of adapters that `whole_tile` adds at a time: what the tensor cores take."""
 
 
 @triton.jit
@@ -65,6 +65,15 @@ def sum_of(parts, row, columns, inside, num_rows, width, SPLITS: tl.constexpr):
 
 
 @triton.jit
+def rows_of_b(lora_b, columns, inside, N, first, RANK: tl.constexpr, RANKS: tl.constexpr):
+    """Of an adapter's B, [RANK, N], the columns of RANKS rows, the first of which is `first`; zeros where there are
+    none."""
+    ranks = first + tl.arange(0, RANKS)
+    is_there = (ranks < RANK)[:, None] & inside[None, :]
+    return tl.load(lora_b + ranks[:, None] * N + columns[None, :], mask=is_there, other=0.0)
+
+
+@triton.jit
 def whole(
     parts,
     row,
@@ -74,20 +83,22 @@ def whole(
     width,
     N,
     lora_b,
+    b,
     lora_scale,
     segment,
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
+    RANKS: tl.constexpr,
 ):
-    """Sum of a projection's parts with its adapter, float32 [C], for one row. columns: below N; segment: the matrix
-    they belong to."""
+    """Sum of a projection's parts with its adapter, float32 [C], for one row. columns: below N; b: the first of
+    `rows_of_b`, which is there before the parts are, if there is an adapter; segment: the matrix they belong to."""
     total = sum_of(parts, row, columns, inside, num_rows, width, SPLITS)
     for first in tl.static_range(0, RANK, RANKS):
         ranks = first + tl.arange(0, RANKS)
         t = sum_of(parts + N + segment * RANK, row, ranks, ranks < RANK, num_rows, width, SPLITS)
-        is_there = (ranks < RANK)[:, None] & inside[None, :]
-        b = tl.load(lora_b + ranks[:, None] * N + columns[None, :], mask=is_there, other=0.0).to(tl.float32)
-        total += tl.sum(t[:, None] * b, 0) * lora_scale
+        if first > 0:
+            b = rows_of_b(lora_b, columns, inside, N, first, RANK, RANKS)
+        total += tl.sum(t[:, None] * b.to(tl.float32), 0) * lora_scale
     return total
 
 
@@ -101,6 +112,7 @@ def whole_tile(
     N,
     end,
     lora_b,
+    b,
     lora_scale,
     segment,
     SPLITS: tl.constexpr,
@@ -112,11 +124,11 @@ def whole_tile(
     is_there = is_row[:, None] & inside[None, :]
     total = sum_of(parts, rows[:, None], columns[None, :], is_there, num_rows, width, SPLITS)
     for first in tl.static_range(0, RANK, RANKS):
-        ranks = first + tl.arange(0, RANKS)
-        is_rank = ranks < RANK
-        at = N + segment * RANK + ranks[None, :]
-        t = sum_of(parts, rows[:, None], at, is_row[:, None] & is_rank[None, :], num_rows, width, SPLITS)
-        b = tl.load(lora_b + ranks[:, None] * N + columns[None, :], mask=is_rank[:, None] & inside[None, :], other=0.0)
+        ranks = (first + tl.arange(0, RANKS))[None, :]
+        at = N + segment * RANK + ranks
+        t = sum_of(parts, rows[:, None], at, is_row[:, None] & (ranks < RANK), num_rows, width, SPLITS)
+        if first > 0:
+            b = rows_of_b(lora_b, columns, inside, N, first, RANK, RANKS)
         # Of float32 three numbers in bfloat16 hold all bits, and the tensor cores' products with B are exact.
         high = t.to(tl.bfloat16)
         rest = t - high.to(tl.float32)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from workers.rollout.graph.kernel_parts import begin_chained, place_of_x, whole, whole_tile
+from workers.rollout.graph.kernel_parts import RANKS, begin_chained, place_of_x, rows_of_b, whole, whole_tile
 
-INNER = 16
-"""Columns of x A^T that one program computes."""
-INNER_COLUMNS = tl.constexpr(INNER)
+
+def ranks_of(block: int) -> int:
+    """How many of an adapter's ranks fit into the registers of a program, with so many columns each: a power of two."""
+    return max(1, min(16, (32 << 10) // block))
 
 
 @triton.jit
@@ -48,6 +49,7 @@ def add_norm(
     PLUS_ONE: tl.constexpr,
     HAS_INNER: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
     LAYOUT: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
@@ -55,7 +57,8 @@ def add_norm(
     without a norm, in bfloat16. The projection may be normed and scaled before, the sum scaled after.
 
     HAS_INNER: also inner_scale times the product of what is written to `out` with lora_a, [INNERS, H], transposed. Each
-    program of a row computes all of its sums and norm, and a part of that product; the first one writes the others.
+    program of a row computes all of its sums and norm, and TILE columns of that product; the first one writes the
+    others. TILE is also how many ranks of the projection's adapter are added at a time.
     """
     row, tile = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
@@ -69,13 +72,16 @@ def add_norm(
         if PLUS_ONE:
             of_added += 1.0
     if HAS_INNER:
-        ranks = tile * INNER_COLUMNS + tl.arange(0, INNER_COLUMNS)
+        ranks = tile * TILE + tl.arange(0, TILE)
         is_there = (ranks < INNERS)[:, None] & inside[None, :]
-        matrix = tl.load(lora_a + ranks[:, None] * H + columns[None, :], mask=is_there, other=0.0).to(tl.float32)
+        matrix = tl.load(lora_a + ranks[:, None] * H + columns[None, :], mask=is_there, other=0.0)
+    b = 0.0
+    if RANK > 0:
+        b = rows_of_b(lora_b, columns, inside, H, 0, RANK, TILE)
     begin_chained(CHAINED)
     hidden = tl.load(residual + row * H + columns, mask=inside, other=0.0).to(tl.float32)
     if SPLITS > 0:
-        added = whole(parts, row, columns, inside, num_rows, H + R, H, lora_b, lora_scale, 0, SPLITS, RANK)
+        added = whole(parts, row, columns, inside, num_rows, H + R, H, lora_b, b, lora_scale, 0, SPLITS, RANK, TILE)
         if HAS_BIAS:
             added += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
         if HAS_AFTER:
@@ -98,7 +104,7 @@ def add_norm(
     found = found.to(tl.bfloat16)
     tl.store(out + place_of_x(row, columns, H, LAYOUT), found, mask=inside & (tile == 0))
     if HAS_INNER:
-        product = tl.sum(matrix * found.to(tl.float32)[None, :], 1) * inner_scale
+        product = tl.sum(matrix.to(tl.float32) * found.to(tl.float32)[None, :], 1) * inner_scale
         tl.store(inner + row * INNERS + ranks, product, mask=ranks < INNERS)
 
 
@@ -142,21 +148,26 @@ def activate(
 ):
     """activation(gate) * up from a projection of both, [M, width] in bfloat16, or activation(up) without a gate; for
     layers with adapters. UP: the matrix that `up` belongs to; 0 if one computes both."""
-    begin_chained(CHAINED)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
+    inside, of_up = columns < width, columns + width
     N = width
     if HAS_GATE:
         N = 2 * width
-    gate = whole_tile(parts, rows, columns, num_rows, N + R, N, width, lora_b, lora_scale, 0, SPLITS, RANK)
+    b_of_gate = 0.0
+    b_of_up = 0.0
+    if RANK > 0:
+        b_of_gate = rows_of_b(lora_b, columns, inside, N, 0, RANK, RANKS)
+        if HAS_GATE:
+            b_of_up = rows_of_b(lora_b, of_up, inside, N, 0, RANK, RANKS)
+    begin_chained(CHAINED)
+    gate = whole_tile(parts, rows, columns, num_rows, N + R, N, width, lora_b, b_of_gate, lora_scale, 0, SPLITS, RANK)
     if HAS_BIAS:
         gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     gate = gate.to(tl.bfloat16).to(tl.float32)
     found = activation(gate, slopes, KIND).to(tl.bfloat16)
     if HAS_GATE:
-        of_up = columns + width
-        up = whole_tile(parts, rows, of_up, num_rows, N + R, N, N, lora_b, lora_scale, UP, SPLITS, RANK)
+        up = whole_tile(parts, rows, of_up, num_rows, N + R, N, N, lora_b, b_of_up, lora_scale, UP, SPLITS, RANK)
         if HAS_BIAS:
             up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
         found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)
@@ -182,10 +193,10 @@ def whole_norms(
     HAS_BIAS: tl.constexpr,
     FUSED: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """What the norm over all heads multiplies queries and keys by, [M, 2] float32. queries, keys: their widths."""
-    begin_chained(CHAINED)
     row, side = tl.program_id(0), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     width = tl.where(side == 0, queries, keys)
@@ -194,7 +205,11 @@ def whole_norms(
     segment = 0
     if not FUSED:
         segment = side
-    found = whole(parts, row, at, inside, num_rows, N + R, N, lora_b, lora_scale, segment, SPLITS, RANK)
+    b = 0.0
+    if RANK > 0:
+        b = rows_of_b(lora_b, at, inside, N, 0, RANK, TILE)
+    begin_chained(CHAINED)
+    found = whole(parts, row, at, inside, num_rows, N + R, N, lora_b, b, lora_scale, segment, SPLITS, RANK, TILE)
     if HAS_BIAS:
         found += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     found = found.to(tl.bfloat16).to(tl.float32)

@@ -102,7 +102,9 @@ class TritonOperations:
         added = None if mlp is None else self.added_by_gate_up(rows, mlp)
         if added is not None:
             x.inner = torch.empty(rows, added.a.shape[0], device=residual.device)
-        norm_kernels.add_norm[(rows, 1 if added is None else triton.cdiv(added.a.shape[0], norm_kernels.INNER))](
+        block = triton.next_power_of_2(hidden)
+        tile = norm_kernels.ranks_of(block)
+        norm_kernels.add_norm[(rows, 1 if added is None else triton.cdiv(added.a.shape[0], tile))](
             residual,
             self.nothing if parts is None else parts.data,
             self._bias(projection),
@@ -131,7 +133,8 @@ class TritonOperations:
             HAS_NORM=norm is not None,
             PLUS_ONE=how.plus_one,
             HAS_INNER=added is not None,
-            BLOCK=triton.next_power_of_2(hidden),
+            BLOCK=block,
+            TILE=tile,
             LAYOUT=ROWS if is_last else self.layout,
             num_warps=8,
             **self.chain,
@@ -334,9 +337,9 @@ class TritonOperations:
             return self.nothing
         rows, widths = sizes[0], (heads.queries * heads.width, heads.keys * heads.width)
         factors = torch.empty(rows, 2, device=parts[0].device)
-        norm_kernels.whole_norms[(rows, 2)](
-            *parts, factors, *sizes, *widths, scale, eps, BLOCK=triton.next_power_of_2(max(widths)), num_warps=8, **how
-        )
+        block = triton.next_power_of_2(max(widths))
+        how = {**how, "BLOCK": block, "TILE": norm_kernels.ranks_of(block), "num_warps": 8}
+        norm_kernels.whole_norms[(rows, 2)](*parts, factors, *sizes, *widths, scale, eps, **how)
         return factors
 
     def activated(self, x: Inputs, projection: Projection, gate: Gate) -> Inputs:
