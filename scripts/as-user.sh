@@ -80,11 +80,7 @@ data=${LONGHAUL_DATA:-}
 { read -r python; read -r prefix; read -r packages; } < <(.venv/bin/python -c '
 import sys, sysconfig
 print(sys._base_executable, sys.base_prefix, sysconfig.get_path("purelib"), sep="\n")')
-"$python" -m venv --without-pip "$tree/.venv"
-own=$("$tree/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-ln -s "$packages"/* "$own"
-echo "$tree" >"$own/0-tree.pth"                 # sorts first, before the tree the packages were installed from
-touch "$tree/.venv/.ready"
+PACKAGES_OF=$PWD/.venv bash "$tree/scripts/setup.sh"
 chown -R "$user:" "$home"
 open_up "$prefix" "$packages" ${data:+"$data"}
 cd "$tree"

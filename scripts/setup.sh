@@ -2,6 +2,7 @@
 # Creates .venv: a virtual environment with torch for this machine, the pinned dependencies and Longhaul itself.
 # Safe to run again, even after an interruption: the stamp that `make` checks is written last.
 # LOCKED=1: takes only files whose hashes stand in requirements.lock (Python 3.11, without the extra `gpu`).
+# PACKAGES_OF=/path/to/.venv: of another copy of this tree; uses the packages that are there in place of installing any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -90,6 +91,25 @@ install_rest() {
     pip_install -c constraints.txt -e ".[$extras]" || cannot_install "the dependencies"
 }
 
+# The packages are links, and this tree comes before the one that they were installed for.
+use_packages() {
+    local other=$1 own script
+    rm -rf $venv
+    "$other/bin/python" -m venv --without-pip $venv >"$log" 2>&1 || fail "$(tail -n 1 "$log")" "make setup"
+    own=$(packages_of $venv)
+    ln -s "$(packages_of "$other")"/* "$own"
+    echo "$PWD" >"$own/0-tree.pth"            # sorts first
+    for script in "$other"/bin/*; do
+        if head -n 1 "$script" | grep -aq '^#!.*python' && [ ! -e "$venv/bin/${script##*/}" ]; then
+            { echo "#!$PWD/$venv/bin/python" && tail -n +2 "$script"; } >"$venv/bin/${script##*/}"
+            chmod +x "$venv/bin/${script##*/}"
+        fi
+    done
+    say "uses the packages of $other"
+}
+
+packages_of() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
 cannot_install() {
     grep -E '^ERROR' "$log" | tail -n 3 >&2 || tail -n 3 "$log" >&2
     fail "pip could not install $1 (see its output above)" "check the network and the package index (pip config list), then: make setup"
@@ -104,9 +124,13 @@ if [ -e $stamp ] && [ $stamp -nt pyproject.toml ] && [ $stamp -nt constraints.tx
     exit 0
 fi
 rm -f $stamp
-make_venv
-install_torch
-install_rest
+if [ -n "${PACKAGES_OF:-}" ]; then
+    use_packages "$PACKAGES_OF"
+else
+    make_venv
+    install_torch
+    install_rest
+fi
 has_torch || fail "torch is not $torch after the installation" "rm -rf $venv && make setup"
 touch $stamp
 say "ready: $venv"

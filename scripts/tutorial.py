@@ -1,7 +1,8 @@
 """Follows docs/tutorial.md word by word in a fresh clone, and checks that the model has learned: `make tutorial`.
 
 All boxes run in one shell, in their order, each command as it stands; `<this repository>` is this one. Prints when each
-box begins. Exit code 1 if a command fails, if it takes longer than ten minutes, or if the last score is too low.
+box begins. Exit code 1 if a command fails, if it takes longer than ten minutes, or if the last score is too low. With
+fewer cycles than the page asks for, the score is not judged.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BOX = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CYCLES = "longhaul cycles +4"
 LIMIT_S = 600.0
 LEARNED = 0.8
 """Greedy accuracy that a run of 100 steps is past on every seed (docs/pocket.md)."""
@@ -41,12 +43,19 @@ def script_of(typed: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="longest time in all (%(default)s)")
+    parser.add_argument("--packages-of", type=Path, metavar="VENV", help="use its packages (see scripts/setup.sh)")
+    parser.add_argument("--cycles", type=int, choices=range(1, 5), default=4, help="more of them (%(default)s)")
     parser.add_argument("--python", help="the Python to make .venv with (PYTHON of scripts/setup.sh)")
     args = parser.parse_args()
     environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     if args.python:
         environment["PYTHON"] = args.python
+    if args.packages_of:
+        environment["PACKAGES_OF"] = str(args.packages_of.resolve())
     script = script_of(boxes((REPOSITORY / "docs/tutorial.md").read_text()))
+    if CYCLES not in script:
+        parser.error(f"docs/tutorial.md does not type: {CYCLES}")
+    script = script.replace(CYCLES, f"longhaul cycles +{args.cycles}")
     with tempfile.TemporaryDirectory(prefix="longhaul-tutorial-") as folder:
         began = time.monotonic()
         try:
@@ -62,7 +71,7 @@ def main() -> int:
         took = time.monotonic() - began  # without the removal of the clone, which nobody who reads it does
         accuracy = score(Path(folder) / "longhaul", environment)
     print(f"tutorial: {took:.0f} s, held-out greedy accuracy {accuracy:.3f}")
-    return int(accuracy < LEARNED)
+    return int(args.cycles == 4 and accuracy < LEARNED)
 
 
 def score(clone: Path, environment: dict[str, str]) -> float:

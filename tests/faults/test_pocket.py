@@ -120,7 +120,11 @@ def test_an_engine_that_goes_wrong_amid_a_cycle_ends_the_run_with_80_and_the_hea
     "settings",
     [
         pytest.param(("run.overlap=1",), id="one device"),
-        pytest.param(("run.overlap=1", "run.device=cpu", "run.sampler_device=cpu"), id="two devices"),
+        pytest.param(
+            ("run.overlap=1", "run.device=cpu", "run.sampler_device=cpu"),
+            id="two devices",
+            marks=pytest.mark.exhaustive,  # GRPO has it
+        ),
     ],
 )
 def test_self_play_drawn_beside_an_update_outlives_kills_of_worker_and_master(

@@ -148,7 +148,13 @@ SAMPLED = (*BESIDE, "run.device=cpu", "run.sampler_device=cpu")
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("settings", [pytest.param(BESIDE, id="one device"), pytest.param(SAMPLED, id="two devices")])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(BESIDE, id="one device", marks=pytest.mark.exhaustive),  # self-play has it
+        pytest.param(SAMPLED, id="two devices"),
+    ],
+)
 def test_rollouts_drawn_beside_an_update_outlive_kills_of_worker_and_master(
     settings: Sequence[str], tmp_path: Path
 ) -> None:
