@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 
 from profiles.description import Rope
 from workers.rollout.graph import attention_kernels, draw_kernels, norm_kernels, triton_step
+from workers.rollout.graph.cuts import FRAGMENTS, MATRICES
 from workers.rollout.graph.lookup import Lanes
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum
@@ -145,7 +146,7 @@ def compile_layer(case: Case) -> None:
     """Everything of a layer and the draw, but the products."""
     heads, rows = case.heads, case.rows
     ops = Operations(torch.device("cpu"))
-    ops.layout = triton_step.MATRICES if rows > 16 else triton_step.FRAGMENTS
+    ops.layout = MATRICES if rows > 16 else FRAGMENTS
     state = State(
         Shape(rows, 1024, 64, rows * 16 if case.is_paged else 0), [(heads.keys, heads.width)], torch.bfloat16, "cpu"
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tests.workers.rollout.emulation import SANITIZED, Device, compiled, modules
 from tests.workers.rollout.test_graph_kernels import lay, plain
-from workers.rollout.graph.cuts import Cut
+from workers.rollout.graph.cuts import MATRICES, Cut
 from workers.rollout.graph.step import activated
 from workers.rollout.graph.step_weights import Adapters, Gate, Matrix, Projection
 
@@ -79,7 +79,7 @@ def inputs_of(ops: Any, rows: Tensor) -> Any:
     x = ops.inputs(len(rows), rows.shape[1], rows.device)
     whole = rows.new_full((x.data.shape[0] * 8, x.data.shape[1] * 256), math.nan)
     whole[: len(rows), : rows.shape[1]] = rows
-    lay(x, whole, is_together=ops.layout == 2)
+    lay(x, whole, is_together=ops.layout == MATRICES)
     return x
 
 

@@ -20,6 +20,7 @@ from workers.models.adapters import linear_names
 from workers.rollout.decoder import Decoder
 from workers.rollout.engine import Request, Sampling
 from workers.rollout.graph.capture import Steps
+from workers.rollout.graph.cuts import MATRICES
 from workers.rollout.graph.state import Shape, State
 from workers.rollout.graph.step import TorchOperations, decode_step
 from workers.rollout.graph.step_weights import Matrix, Projection, Sum, Weights
@@ -225,7 +226,7 @@ def test_row_48_every_operation_of_a_layer_is_plain_pytorch_s(shape: str, nf4: b
     rope = rope.bfloat16().contiguous()
     for rows in ROWS:
         for ops in kinds(rows):
-            order: Any = {"is_together": ops.layout == 2}
+            order: Any = {"is_together": ops.layout == MATRICES}
             mine, theirs = state_of(weights, rows), state_of(weights, rows)
             start = torch.randn(rows, hidden, device="cuda").bfloat16()
             how = Sum(eps, torch.float32, torch.bfloat16)
@@ -407,7 +408,7 @@ def test_a_product_with_a_one_is_the_weight_that_the_trainer_computes_with(rows:
     for ops in kinds(rows):
         for first in range(0, inputs, rows):
             x = ops.inputs(rows, inputs, ones.device)
-            lay(x, ones[[at % inputs for at in range(first, first + rows)]], is_together=ops.layout == 2)
+            lay(x, ones[[at % inputs for at in range(first, first + rows)]], is_together=ops.layout == MATRICES)
             found = ops.project(x, Projection([], matrices, None, None)).data.sum(0)
             assert torch.equal(found, expected[:, [at % inputs for at in range(first, first + rows)]].T)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.workers.rollout.test_graph_kernels import lay
+from workers.rollout.graph.cuts import FRAGMENTS, MATRICES
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +37,7 @@ def compiled(name: str, capability: int) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("layout", ["fragments", "matrices"])
 def test_a_kernel_lays_x_out_as_the_products_read_it(layout: str) -> None:
     from workers.rollout.graph.kernel_parts import place_of_x
-    from workers.rollout.graph.triton_step import FRAGMENTS, MATRICES, Inputs
+    from workers.rollout.graph.triton_step import Inputs
 
     rows = torch.arange(16 * 512).view(16, 512)
     x = Inputs(torch.empty(2, 2, 2048, dtype=torch.long), 16)

@@ -13,9 +13,11 @@ import torch
 from workers.rollout.graph.cuda import Kernels, has_warpgroups
 from workers.rollout.graph.cuts import (
     CHUNK,
+    FRAGMENTS,
     GATE_RESIDENT,
     GATE_WARPS,
     MANY_TILES,
+    MATRICES,
     MAX_ROWS_A_BLOCK,
     MAX_WARPS,
     RESIDENT,
@@ -27,16 +29,7 @@ from workers.rollout.graph.cuts import (
     tiles_of,
 )
 from workers.rollout.graph.step_weights import Adapters, Gate, Layer, Projection, Weights
-from workers.rollout.graph.triton_step import (
-    FRAGMENTS,
-    MATRICES,
-    Inputs,
-    Parts,
-    TritonOperations,
-    is_one_launch,
-    pair,
-    three,
-)
+from workers.rollout.graph.triton_step import Inputs, Parts, TritonOperations, is_one_launch, pair, three
 from workers.rollout.graph.tuned import Key, Tuned, facts_of, microseconds
 
 SOURCE = Path(__file__).with_name("matmul.cu")

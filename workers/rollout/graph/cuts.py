@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+ROWS, FRAGMENTS, MATRICES = range(3)
+"""How a product's inputs are laid out: row by row, or for the tensor cores of one warp or of four (`place_of_x`)."""
 TILE = 16
 """Columns per block of the CUDA kernels."""
 CHUNK = 256

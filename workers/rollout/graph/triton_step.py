@@ -18,6 +18,7 @@ from workers.rollout.graph import attention_kernels, draw_kernels, lookup_kernel
 from workers.rollout.graph.cuda import can_chain
 from workers.rollout.graph.cuts import (
     KEY_BLOCK,
+    ROWS,
     blocks_of,
     can_read_together,
     is_one_attention_launch,
@@ -30,8 +31,6 @@ from workers.rollout.graph.pages import PAGE, TEAM
 from workers.rollout.graph.state import State
 from workers.rollout.graph.step_weights import Adapters, Gate, Heads, Layer, Matrix, Projection, Sum, Weights
 
-ROWS, FRAGMENTS, MATRICES = range(3)
-"""How x is laid out: row by row, or for the tensor cores of one warp or of four (`place_of_x`)."""
 VOCABULARY_TILE = 4096
 MOST_AHEAD = 128
 """Most lanes of a head whose first keys and values wait in registers: of wider ones they leave no room for the rest."""
