@@ -15,7 +15,7 @@ from torch import Tensor
 from profiles.errors import ExitCode, LonghaulError
 from profiles.schema import Profile
 from workers.models.adapters import adapter_of
-from workers.models.policy import open_policy, profile_for_reading
+from workers.models.policy import open_policy
 from workers.models.torch_setup import on_device
 
 COPIED_AT_ONCE = 64 << 20
@@ -76,7 +76,7 @@ def sampler_of(profile: Profile, head: Path | None, model: Any) -> Sampler | Non
         share = torch.cuda.get_per_process_memory_fraction(model.device)
         torch.cuda.set_per_process_memory_fraction(share, device)
     with on_device(device):
-        copy = open_policy(profile_for_reading(profile, None), head, device).model
+        copy = open_policy(profile, head, device).model
     copy.requires_grad_(False)
     return Sampler(copy, _trained(profile, model), _trained(profile, copy))
 

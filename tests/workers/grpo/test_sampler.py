@@ -31,8 +31,10 @@ from workers.contract import CheckpointRef, Outcome
 from workers.cycle.ahead import Ahead
 from workers.grpo.update import GroupUpdate
 from workers.models.adapters import adapter_of
+from workers.models.fast_stack import has_stack
+from workers.models.policy import open_policy
 from workers.rollout.native import NativeEngine
-from workers.rollout.sampler import Sampler, groups_of
+from workers.rollout.sampler import Sampler, groups_of, sampler_of
 
 __all__ = ["leave_torch_as_it_was"]
 
@@ -185,6 +187,14 @@ def test_the_probe_compares_the_sampler_s_engine_with_the_trainer_s_model(
     result = cycle(tmp_path / "run", profile, head)  # of a checkpoint's config, with arbitrary weights
     assert (result.outcome, result.exit_code) == (Outcome.FAILED, ExitCode.INPUT)
     assert "off plain transformers" in result.error
+
+
+def test_the_copy_reads_prompts_through_the_layers_that_the_trainer_s_device_would(problems: Path) -> None:
+    plain = apart(profile_of(problems))
+    profile = replace(plain, model=replace(plain.model, gradient_checkpointing=True))
+    model = open_policy(profile, None, torch.device("cpu")).model
+    sampler = sampler_of(profile, None, model)
+    assert sampler is not None and has_stack(sampler.model) and has_stack(model)
 
 
 def test_an_adapter_arrives_whole_and_its_casts_are_made_anew() -> None:
