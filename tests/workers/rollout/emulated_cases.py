@@ -28,8 +28,8 @@ SUM = 2.0**-20
 TAIL = 2.0**-12
 """PyTorch computes GELU with 1 + tanh, which cancels where the kernel's quotient does not."""
 Operations = Callable[..., Any]
-"""Of (processors, cut, together): `CudaOperations` for a GPU of so many multiprocessors, or `TogetherOperations`. cut:
-in place of the chosen one."""
+"""Of (processors, cut, together): makes operations for a GPU of so many multiprocessors. cut: the only one, if given;
+together: `TogetherOperations`, or else `CudaOperations`."""
 
 
 def operations(device: Device, patch: pytest.MonkeyPatch) -> Operations:

@@ -34,16 +34,15 @@ def compiled(name: str, capability: int) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("layout", ["fragments", "matrices"])
-def test_a_kernel_lays_x_out_as_the_products_read_it(layout: str) -> None:
+@pytest.mark.parametrize("layout", [FRAGMENTS, MATRICES], ids=["fragments", "matrices"])
+def test_a_kernel_lays_x_out_as_the_products_read_it(layout: int) -> None:
     from workers.rollout.graph.kernel_parts import place_of_x
     from workers.rollout.graph.triton_step import Inputs
 
     rows = torch.arange(16 * 512).view(16, 512)
     x = Inputs(torch.empty(2, 2, 2048, dtype=torch.long), 16)
-    lay(x, rows, is_together=layout == "matrices")
-    kind = MATRICES if layout == "matrices" else FRAGMENTS
-    places = place_of_x.fn(torch.arange(16)[:, None], torch.arange(512)[None], 512, kind, IN_EIGHTS=False)
+    lay(x, rows, is_together=layout == MATRICES)
+    places = place_of_x.fn(torch.arange(16)[:, None], torch.arange(512)[None], 512, layout, IN_EIGHTS=False)
     assert torch.equal(x.data.view(-1)[places], rows)
 
 

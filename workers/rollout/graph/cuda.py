@@ -67,9 +67,8 @@ class Kernels:
 
 
 MAX_SHARED = 64 << 10
-
-
 HOPPER = 9, 0
+"""Compute capability."""
 
 
 def architecture_of(major: int, minor: int) -> str:
@@ -84,7 +83,7 @@ def has_warpgroups(device: torch.device) -> bool:
 
 def can_chain(device: torch.device) -> bool:
     """Whether a kernel may be launched before its predecessor is done, and wait inside (from Hopper on)."""
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    return torch.cuda.get_device_capability(device) >= HOPPER
 
 
 def chained() -> Any:

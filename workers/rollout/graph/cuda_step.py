@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import torch
@@ -87,18 +87,18 @@ class CudaOperations(TritonOperations):
         sources = [SOURCE, *sorted(SOURCE.parent.glob("*.cuh"))]
         self._tuned = Tuned(facts_of(device) | {"sources": [sha256_of(path) for path in sources]})
         self._library = LibraryOperations(device)
-        self._together = self._operations_together()
         self._kernel("project<1, false>")
 
-    def _operations_together(self) -> CudaOperations | None:
-        return TogetherOperations(self._device) if USES_WARPGROUPS and has_warpgroups(self._device) else None
+    @cached_property
+    def _for_many(self) -> CudaOperations:
+        return TogetherOperations(self._device) if USES_WARPGROUPS and has_warpgroups(self._device) else self
 
     def of(self, weights: Weights, rows: int) -> TritonOperations:
         projections = [one for layer in weights.layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         is_dense = all(matrix.absmax is None for one in projections for matrix in one.matrices)
         if is_dense and rows > MAX_ROWS_A_BLOCK:
             return self._library
-        return self if self._together is None or tiles_of(rows) < MANY_TILES else self._together
+        return self._for_many if tiles_of(rows) >= MANY_TILES else self
 
     def _kernel(self, name: str) -> Kernels:
         if name not in self._kernels:
@@ -234,9 +234,6 @@ class TogetherOperations(CudaOperations):
 
     layout = MATRICES
     reader, step = "Together", GROUP
-
-    def _operations_together(self) -> CudaOperations | None:
-        return None
 
 
 @cache

@@ -14,6 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from workers.rollout.graph import cuts
+
+ROWS, FRAGMENTS = tl.constexpr(cuts.ROWS), tl.constexpr(cuts.FRAGMENTS)
 RANKS = tl.constexpr(16)
 """Of adapters that `whole_tile` adds at a time: what the tensor cores take."""
 
@@ -37,16 +40,16 @@ def place_of_x(row, columns, K, LAYOUT: tl.constexpr, IN_EIGHTS: tl.constexpr = 
 
     IN_EIGHTS: each eight columns from a multiple of eight on follow one another. Triton would write each by itself.
     """
-    if LAYOUT == 0:
+    if LAYOUT == ROWS:
         return row * K + columns
     piece = ((row // 8) * ((K + 255) // 256) + columns // 256) * 8 + columns % 64 // 8
     lane = row % 8 * 4 + columns % 256 // 64
-    if LAYOUT == 1:
+    if LAYOUT == FRAGMENTS:
         place = (piece * 32 + lane) * 8 + columns % 8
     else:
         place = ((piece * 4 + columns % 8 // 2) * 32 + lane) * 2 + columns % 2
     if IN_EIGHTS:
-        neighbours: tl.constexpr = 8 if LAYOUT == 1 else 2
+        neighbours: tl.constexpr = 8 if LAYOUT == FRAGMENTS else 2
         if len(place.shape) == 1:
             place = tl.max_contiguous(tl.multiple_of(place, neighbours), neighbours)
         else:
@@ -107,10 +110,10 @@ def whole_tile(
     parts,
     rows,
     columns,
+    inside,
     num_rows,
     width,
     N,
-    end,
     lora_b,
     b,
     lora_scale,
@@ -118,15 +121,12 @@ def whole_tile(
     SPLITS: tl.constexpr,
     RANK: tl.constexpr,
 ):
-    """The same of several rows, [M, C], for which B is read once, as are the sums of x A^T. rows: [M]; columns: [C],
-    below `end`."""
-    is_row, inside = rows < num_rows, columns < end
-    is_there = is_row[:, None] & inside[None, :]
-    total = sum_of(parts, rows[:, None], columns[None, :], is_there, num_rows, width, SPLITS)
+    """The same of several rows, [M], as [M, C]. B is read once for all of them, and so are their sums of x A^T."""
+    is_row = (rows < num_rows)[:, None]
+    total = sum_of(parts, rows[:, None], columns[None, :], is_row & inside[None, :], num_rows, width, SPLITS)
     for first in tl.static_range(0, RANK, RANKS):
         ranks = (first + tl.arange(0, RANKS))[None, :]
-        at = N + segment * RANK + ranks
-        t = sum_of(parts, rows[:, None], at, is_row[:, None] & (ranks < RANK), num_rows, width, SPLITS)
+        t = sum_of(parts + N + segment * RANK, rows[:, None], ranks, is_row & (ranks < RANK), num_rows, width, SPLITS)
         if first > 0:
             b = rows_of_b(lora_b, columns, inside, N, first, RANK, RANKS)
         # Of float32 three numbers in bfloat16 hold all bits, and the tensor cores' products with B are exact.

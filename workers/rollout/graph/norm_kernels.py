@@ -161,13 +161,13 @@ def activate(
         if HAS_GATE:
             b_of_up = rows_of_b(lora_b, of_up, inside, N, 0, RANK, RANKS)
     begin_chained(CHAINED)
-    gate = whole_tile(parts, rows, columns, num_rows, N + R, N, width, lora_b, b_of_gate, lora_scale, 0, SPLITS, RANK)
+    gate = whole_tile(parts, rows, columns, inside, num_rows, N + R, N, lora_b, b_of_gate, lora_scale, 0, SPLITS, RANK)
     if HAS_BIAS:
         gate += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     gate = gate.to(tl.bfloat16).to(tl.float32)
     found = activation(gate, slopes, KIND).to(tl.bfloat16)
     if HAS_GATE:
-        up = whole_tile(parts, rows, of_up, num_rows, N + R, N, N, lora_b, b_of_up, lora_scale, UP, SPLITS, RANK)
+        up = whole_tile(parts, rows, of_up, inside, num_rows, N + R, N, lora_b, b_of_up, lora_scale, UP, SPLITS, RANK)
         if HAS_BIAS:
             up += tl.load(bias + width + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
         found = (found.to(tl.float32) * up.to(tl.bfloat16).to(tl.float32)).to(tl.bfloat16)

@@ -291,7 +291,8 @@ class TritonOperations:
                 num_warps=4,
                 **self.chain,
             )
-        block, is_ahead = KEY_BLOCK if width <= 256 else KEY_BLOCK // 2, is_one and width <= MOST_AHEAD
+        block = KEY_BLOCK if width <= 256 else KEY_BLOCK // 2
+        is_ahead = is_one and width <= MOST_AHEAD
         blocks = math.ceil(math.ceil(own / portions) / block)
         attention_kernels.attend[(rows, heads.keys, portions)](
             *before,
